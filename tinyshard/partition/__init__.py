@@ -7,7 +7,7 @@ plan             the plan of an op: these layouts, its arguments for shards, why
 explicit         how results are cut if no operand is moved: what the types of explicit axes follow
 partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
 shape_inference  the shapes and dtypes that an op makes
-op_table         what neither torch's schemas nor the rules say of ops: tables
+op_table         properties of ops that neither torch's schemas nor the rules give: tables
 strides          which kernels take operands of any strides
 decompositions   ops written in other ops that can be partitioned: two tables
 deferred         fills, and what is computed from them alone, made in the layout of their first consumer

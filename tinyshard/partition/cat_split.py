@@ -1,9 +1,9 @@
-"""cat and split along a sharded dim: each device keeps as many rows as it had, and gets those that are now its own.
+"""cat and split along a sharded dim: each device keeps as many rows as it had, and receives those of its new block.
 
     cat of x[8] and y[8], each in 4 blocks       device 0 has x0 y0, and should have x0 x1:  y0 goes, x1 comes
     split of z[16], in 4 blocks, in two halves   device 0 has z0 (4 rows), and should have 2 rows of each half
 
-One `transfer` moves less than a block of each device; to gather would bring all blocks to all.
+One `transfer` moves less than a block per device; a gather would send every block to every device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JOINED = {aten.cat.default, aten.split.Tensor, aten.split_with_sizes.default}
 
 
 def joined(builder: Builder, op: Any, args: Sequence[Any]) -> list[ShardedVar | None] | None:
-    """Emit a cat or a split of operands that are all cut alike along its dim; None where it is another call.
+    """Emit a cat or a split whose operands are all cut the same way along its dim; None for any other call.
 
     Communication: one transfer, unless each device has its rows already.
     """
@@ -74,7 +74,7 @@ def _split(builder: Builder, x: ShardedVar, sizes: Sequence[int], dim: int) -> l
 def _moved(
     builder: Builder, number: int, local: ShapedType, cut: Axes, dim: int, sizes: Sequence[int], *, to_whole: bool
 ) -> int:
-    """Rows between two orders: a device's rows of each piece one after the other, and a block of the whole.
+    """Move rows between two orders: a device's rows of each piece in turn, and a block of the whole.
 
     Args:
         number, local: the value, and one device's shape of it, before and after.

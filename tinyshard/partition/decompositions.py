@@ -1,4 +1,4 @@
-"""Ops written in other ops, where those can be partitioned and the op itself cannot, or not rightly: two tables.
+"""Ops written in other ops, where those can be partitioned and the op itself cannot, or not correctly: two tables.
 
 ALWAYS       the op is never partitioned itself: `mse_loss_backward` with reduction="mean" divides by the number of
              elements that it is given, which on a shard are too few
@@ -104,7 +104,7 @@ _MEAN_LOSSES = {
 
 @cache
 def _mean_of_sums(op: Any, position: int) -> Function:
-    """The gradient of a mean as the gradient of a sum, of which each element has its part."""
+    """The gradient of a mean as the gradient of a sum, divided by the number of elements."""
 
     def backward(g: torch.Tensor, x: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
         if position < 2 + len(rest):
@@ -122,7 +122,7 @@ _NLL_FORWARD = {aten.nll_loss_forward.default, aten.nll_loss2d_forward.default}
 
 @cache
 def _mean_of_nll(op: Any) -> Function:
-    """The mean of the losses of all rows: blocks have other total weights, so their means cannot be averaged."""
+    """The mean of the losses of all rows: blocks differ in total weight, so their means cannot be averaged."""
 
     def forward(x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore_index: int) -> Any:
         losses, total = op(x, target, weight, _SUM, ignore_index)
@@ -132,12 +132,12 @@ def _mean_of_nll(op: Any) -> Function:
 
 
 def _nansum_of_all(x: torch.Tensor, dim: Sequence[int], *rest: Any, **kwargs: Any) -> torch.Tensor:
-    """With its dims named: torch's meta kernel takes no dims for none, its other kernels for all."""
+    """The op with its dims named: to torch's meta kernel no dims mean none, to its other kernels all."""
     return torch.nansum(x, list(range(x.dim())), *rest, **kwargs)
 
 
 def _lu_solve(lu: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    """With one batch dim, and a factorization for each right side: torch 2.13 takes wrong ones in other batches."""
+    """The op with one batch dim, and one factorization per right side: torch 2.13 confuses those of other batches."""
     batch = torch.broadcast_shapes(lu.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
     lu, pivots, b = (
         x.expand(*batch, *x.shape[-rank:]).reshape(math.prod(batch), *x.shape[-rank:]).contiguous()
@@ -150,7 +150,7 @@ def _lu_solve(lu: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, **kwargs:
 def _number_at_a_mask(
     x: torch.Tensor, masks: Sequence[torch.Tensor], value: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """`x[mask] = value`, of a mask of x's leading dims: element by element, so that both stay as they are cut."""
+    """`x[mask] = value` for a mask of x's leading dims: element by element, so both keep their layouts."""
     mask = masks[0].bool()
     if mask.shape != x.shape[: mask.dim()]:  # a mask of one element would be broadcast
         raise IndexError(f"the shape of the mask {list(mask.shape)} does not match that of the tensor {list(x.shape)}")
@@ -222,7 +222,7 @@ def _with_arg(reduce: Function) -> Function:
 
 
 def _picked(x: torch.Tensor, target: torch.Tensor, weight: Any, ignored: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where an element is its row's target, and the weight of each row; x is not indexed, so that classes may be cut.
+    """Where an element is its row's target, and the weight of each row; x is not indexed, so classes may be cut.
 
     Shapes: x [N, C, ...] or [C], target [N, ...] or []; both results broadcast against x.
     """

@@ -1,4 +1,4 @@
-"""Values without a layout yet: each is made by the devices in the layout that its first consumer needs.
+"""Values without a layout yet: the devices compute each in the layout that its first consumer needs.
 
 A tensor filled with one number, a random draw, and whatever is computed element by element from these alone, can be
 made by each device for its own block. So they are emitted when a consumer says how they should be laid out.
@@ -44,7 +44,7 @@ class Deferred:
 
     Attributes:
         shape, dtype: of the whole tensor.
-        emit: emits it, cut as is said.
+        emit: emits it in a given layout.
     """
 
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class Deferred:
     _made: dict[Dims, ShardedVar] = field(default_factory=dict)
 
     def materialize(self, builder: Builder, dims: Dims | None = None) -> ShardedVar:
-        """The value cut so, by default whole; made once for each layout.
+        """The value in this layout, by default whole; emitted once per layout.
 
         Communication: none, except for draws without threefry_partitionable.
         """
@@ -112,7 +112,7 @@ def elementwise(op: Any, args: Any, kwargs: Any, result_type: ShapedType) -> Def
 
 
 def aligned(shape: Sequence[int], result: Sequence[int], dims: Dims) -> Dims:
-    """How an operand is cut whose result should be cut so; its dims are the last ones of the result, 1 for any size."""
+    """The cuts of an operand for these cuts of the result; its dims are the last ones of the result, 1 for any size."""
     tail = dims[len(dims) - len(shape) :]
     sizes = result[len(result) - len(shape) :]
     return tuple(cut if n == size else () for n, size, cut in zip(shape, sizes, tail, strict=True))

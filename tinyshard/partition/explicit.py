@@ -36,9 +36,9 @@ class Conflict(Exception):
 
     Attributes:
         op: the op.
-        operands: as they are.
-        rule: by which it is computed in parts; "" if it has none.
-        kind: what is in the way: the "sum" of a product that is cut on both sides; a dim that must be "whole"; "blocks"
+        operands: its operands, in their present layouts.
+        rule: the text of its rule; "" if it does not have one.
+        kind: the conflict: the "sum" of a product that is cut on both sides; a dim that must be "whole"; "blocks"
             that would not be blocks of the result; or operands that are cut "apart".
     """
 
@@ -86,7 +86,7 @@ def _results(op: Any, args: Any, kwargs: Any, axes: Axes, refuses: bool) -> list
 
 
 class _Parts(Interpreter):
-    """The walk over the graph of a function that stands for an op."""
+    """The walk over the graph of a function that replaces an op."""
 
     def __init__(self, axes: Axes, refuses: bool) -> None:
         self._axes = axes
@@ -98,7 +98,7 @@ class _Parts(Interpreter):
 
 
 def _check(op: Any, args: Any, kwargs: Any, operands: Sequence[ShardedVar], planned: Plan) -> None:
-    """Raise Conflict if the plan moves an operand, or reduces the sum of a product of which both sides are cut."""
+    """Raise Conflict if the plan moves an operand, or reduces the sum of a product that is cut on both sides."""
     results = [None if x is None else ShapedType(x.shape, x.dtype) for x in planned.results]
     rule = rule_of(Call.of(op, args, kwargs, results))
     wanted = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]

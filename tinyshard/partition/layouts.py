@@ -7,7 +7,7 @@ Each axis of the mesh cuts one factor of the rule, or none.
                                 x along i by 0, w along k by 0         i, k or neither: the one that sends fewest bytes
 
 Where the operands agree, that is the assignment. Else all assignments of axes to the factors that they cut now are
-compared by the bytes that bring the operands and reduce what the op leaves partial; among equals the one of most parts.
+compared by the bytes sent to move the operands and to reduce partial results; among equals the one of most parts wins.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Assignment = Mapping[int, str | None]  # axis -> the factor that it cuts, STAYS_
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """What an assignment of axes to factors comes to.
+    """The layouts of an op's operands and results under an assignment of axes to factors.
 
     Attributes:
         operands: in the layouts that they must have.
-        results: as the op leaves them, number 0.
+        results: in the layouts that the op gives them, with number 0.
         cut: factor -> the axes that cut it.
     """
 
@@ -45,12 +45,12 @@ class Layouts:
 def choose(
     rule: Rule, operands: Sequence[ShardedVar], results: Sequence[ShapedType], axes: Axes, *, moves: bool
 ) -> Layouts:
-    """The layouts to bring the operands of a call to.
+    """The layouts that the operands of a call must have, and those of its results.
 
     Args:
         rule: of the call.
-        operands: as they are.
-        results: the types of those that are made.
+        operands: in their present layouts.
+        results: the types of the results.
         axes: sizes of the program's axes.
         moves: whether an operand that is cut along a dim that must be whole may be cut along another one in its place:
             an all_to_all sends less than a gather.
@@ -73,7 +73,7 @@ class _Choice:
         self.partial = [dict(x.partial) for x in operands]
 
     def best(self) -> Layouts:
-        """The layouts to bring the operands to."""
+        """The layouts for the operands."""
         cutting = {a for x in self.operands for cut in x.dims for a in cut}
         used = sorted(cutting | {a for partial in self.partial for a in partial})
         options = {a: self._options(a) for a in used}
@@ -108,7 +108,7 @@ class _Choice:
         return [f for f in self.rule.sizes if f in ours and f not in self.rule.whole and f not in factors]
 
     def _may_stay_partial(self, a: int) -> bool:
-        """Whether the op may run on the parts of its operands along an axis, its results being partial likewise.
+        """Whether the op may run on the parts of its operands along an axis, so that its results are partial too.
 
         A conversion rounds, wraps or clips: int8(200) and int8(100) are -56 and 100, and 100 is not int8(200). Of a
         maximum only an op that moves elements keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf)
@@ -129,12 +129,12 @@ class _Choice:
         return hows <= {"sum", "avg"} and len(dtypes) == 1 and all(d.is_floating_point or d.is_complex for d in dtypes)
 
     def _grows(self) -> bool:
-        """Whether the results are larger than the operands: to combine parts of them later would send more."""
+        """Whether the results are larger than the operands, so that combining their parts later would send more."""
         sizes = [sum(math.prod(x.shape) for x in tensors) for tensors in (self.operands, self.results)]
         return sizes[1] > sizes[0]
 
     def _cheapest(self, options: Mapping[int, Sequence[str | None]]) -> Layouts:
-        """Of all assignments the one that sends the fewest bytes; of these the one of most parts."""
+        """The assignment that sends the fewest bytes; among equals the one of most parts."""
         has_inner = any(len(dim) > 1 for dims in (*self.rule.operands, *self.rule.results) for dim in dims)
         groups = [(a,) for a in options] if has_inner else list(_used_as_one(list(options), self.operands))
         ranked = []
@@ -147,7 +147,7 @@ class _Choice:
         return min(ranked, key=lambda row: row[:3])[3]
 
     def _layouts(self, assignment: Assignment) -> Layouts | None:
-        """What an assignment comes to; None where its cuts are not even blocks."""
+        """The layouts under an assignment; None where its cuts are not even blocks."""
         cut: dict[str, Axes] = {}
         for f in dict.fromkeys(f for f in assignment.values() if f and f != STAYS_PARTIAL):
             ours = [a for a, g in assignment.items() if g == f]
@@ -171,12 +171,12 @@ class _Choice:
         return Layouts(tuple(operands), tuple(results), cut)
 
     def _in_order_of_operands(self, f: str, ours: Sequence[int]) -> Iterator[int]:
-        """These axes in the order in which the largest operand has them that they cut."""
+        """These axes in the order of the largest operand that they cut."""
         by_size = sorted(range(len(self.operands)), key=lambda i: -math.prod(self.operands[i].shape))
         return (a for i in by_size for a in self.held[i].get(f, ()) if a in ours)
 
     def _cuts_of_dims(self, factors: Sequence[Dim], cut: Mapping[str, Axes]) -> Dims | None:
-        """The axes that cut each dim; None where a factor is cut though one before it in its dim is not cut whole."""
+        """The axes that cut each dim; None if a factor is cut, but one before it not into single elements."""
         dims = []
         for dim in factors:
             ours: Axes = ()
@@ -191,7 +191,7 @@ class _Choice:
         return tuple(dims)
 
     def _bytes(self, layouts: Layouts) -> int:
-        """Bytes that a device sends to bring the operands, and at least to reduce what the op leaves partial."""
+        """Bytes that a device sends to move the operands, and at least to reduce partial results."""
         sent = sum(bytes_between(x, w, self.axes) for x, w in zip(self.operands, layouts.operands, strict=True))
         already = {a for partial in self.partial for a in partial}
         for r in layouts.results:
@@ -201,7 +201,7 @@ class _Choice:
 
 
 def _held(x: ShardedVar, dims: Sequence[Dim], rule: Rule, axes: Axes) -> dict[str, Axes]:
-    """The axes that cut each factor of an operand as it is; an axis that cuts none of them evenly is left out."""
+    """The axes that now cut each factor of an operand, without axes that cut none of them evenly."""
     held: dict[str, Axes] = {}
     for cut, dim in zip(x.dims, dims, strict=True):
         rest = cut

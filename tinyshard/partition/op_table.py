@@ -1,4 +1,4 @@
-"""What torch's schemas do not say of its ops, and their rules neither: tables."""
+"""Properties of ops that neither torch's schemas nor the rules give: tables."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def computes_each_element(op: Any) -> bool:
 
 
 def meta_differs(op: Any, args: tuple[Any, ...]) -> bool:
-    """Whether torch's meta kernel fails, or says other shapes than the CPU's, of results that hold nothing there."""
+    """Whether torch's meta kernel fails, or gives other shapes than the CPU kernel, where results are empty on CPU."""
     return op in _META_DIFFERS or (op in BATCH_NORMS and not args[5])
 
 
 def has_mask(indices: Any) -> bool:
-    """Whether some of these indices, which may be None, are masks: a mask stands for as many dims as it has."""
+    """Whether some of these indices, which may be None, are masks: a mask indexes as many dims as it has."""
     return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
 
 
@@ -79,13 +79,13 @@ def is_random(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OpTraits:
-    """What dispatch asks of an op at every call.
+    """The properties of an op that dispatch needs at every call.
 
     Attributes:
         is_alias: gives its operand back.
-        is_view: what it gives shares memory with its operand, in torch.
+        is_view: its result shares memory with its operand, in torch.
         is_mutable: changes an operand in place.
-        is_batch_norm: may change the running statistics that it is given, whatever its schema says.
+        is_batch_norm: may change the running statistics that it is passed, whatever its schema says.
         may_draw: can draw from torch's own generator.
         is_answer: gives a Python value (item, equal).
         container: list or tuple if it returns one.

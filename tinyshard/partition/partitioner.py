@@ -46,7 +46,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
         UnknownShape: only running tells the shape of the result.
         DtypeError: the op itself takes no operands of these dtypes.
 
-    Communication: what the plan needs to bring the operands into place; results may be left partial.
+    Communication: the collectives that move the operands to their planned layouts; results may be left partial.
     """
     function = always(op, args, kwargs)
     if function is not None:
@@ -104,7 +104,7 @@ def emitted(
 
 
 def _brought(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any, why: str) -> Value:
-    """Bring an operand into place, and write down why, where that gathers it."""
+    """Move an operand to its planned layout; if that gathers it, record why."""
     first = len(builder.steps)
     value = bring(builder, have, want, op)
     if why:
@@ -124,7 +124,7 @@ def _apply_function(builder: Builder, op: Any, function: Function, args: Any, kw
 
 
 def graph_of(function: Function, args: Any, kwargs: Any) -> torch.fx.GraphModule:
-    """The graph of a function of whole tensors that stands for an op.
+    """The graph of a function of whole tensors that replaces an op.
 
     Args:
         function: the function.
@@ -136,7 +136,7 @@ def graph_of(function: Function, args: Any, kwargs: Any) -> torch.fx.GraphModule
 
 
 class _Decomposed(Interpreter):
-    """The walk over the graph of a function that stands for an op."""
+    """The walk over the graph of a function that replaces an op."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
@@ -151,7 +151,7 @@ class _Decomposed(Interpreter):
 def _graph(
     function: Function, described: tuple[Any, ...], key: Any, form: TreeSpec, default: torch.dtype
 ) -> torch.fx.GraphModule:
-    """The graph of a function on tensors of these shapes; torch's default dtype is that of floats made of integers."""
+    """The graph of a function on tensors of these shapes; integers that become floats get torch's default dtype."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     metas = [x for x in described if isinstance(x, ShapedType)]
@@ -171,13 +171,13 @@ def _graph(
 
 
 def place(builder: Builder, have: ShardedVar, dims: Dims) -> ShardedVar:
-    """Emit what brings a value to `dims`, partial parts combined; an input that is nowhere yet is put there."""
+    """Reshard a value to `dims` and combine its parts; an input without a layout yet is placed there."""
     have = _settled(builder, have, replace(have, dims=dims))
     return reshard(builder, have, dims)
 
 
 def _settled(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar:
-    """An input that is not on the devices yet is where the first op wants it."""
+    """An input that is not on the devices yet gets the layout that its first op needs."""
     if have.number in builder.free and have.number not in builder.wanted:
         builder.wanted[have.number] = want.dims
         builder.metas[have.number] = want.local(builder.axes)
@@ -185,7 +185,7 @@ def _settled(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar
 
 
 def bring(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any) -> Value:
-    """Emit what brings an operand to the layout that the op needs."""
+    """Reshard an operand to the layout that the op needs."""
     have = _settled(builder, have, want)
     x = reshard(builder, have, want.dims, want.partial)
     if needs_contiguous(op):
@@ -194,7 +194,7 @@ def bring(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any) -> Valu
 
 
 def apply_unknown(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
-    """Emit an op whose result only running can tell the shape of: every device runs it on whole operands.
+    """Emit an op whose result has a shape that depends on values: every device runs it on whole operands.
 
     Returns:
         The numbers of its results.

@@ -34,7 +34,7 @@ from tinyshard.runtime import lifecycle
 
 aten = torch.ops.aten
 
-# of rows from the columns of a table, all that is computed later is gathered: rather the table, as other parameters are
+# rows looked up in a table cut by columns would be gathered in all later ops: gather the table, like other parameters
 _GATHERED = {aten.embedding.default}
 
 
@@ -79,7 +79,7 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
 
     Args:
         op: an OpOverload.
-        args, kwargs: its arguments, with a ShardedVar for each operand as it is.
+        args, kwargs: its arguments, with a ShardedVar for each operand in its present layout.
         axes: sizes of the program's axes.
 
     Returns:
@@ -96,7 +96,7 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
 
 @lru_cache(maxsize=MOST_PLANS)
 def _plan(op: Any, leaves: tuple[Any, ...], key: Any, form: TreeSpec, axes: Axes, default: torch.dtype) -> Plan:
-    """The plan: the same for each layer of a network. `key` tells leaves apart that are equal, as 1 and 1.0."""
+    """The plan, shared by the equal layers of a network. `key` distinguishes leaves that are equal, as 1 and 1.0."""
     args, kwargs = tree_unflatten(leaves, form)
     op = INSTEAD.get(op, op)
     whole = run_on_meta(op, args, kwargs)
@@ -171,7 +171,7 @@ def on_shards(
 
 
 def _why_gathered(rule: Rule, dims: Sequence[Dim], have: ShardedVar, want: ShardedVar) -> str:
-    """Why an operand gets fewer cuts than it has, for each dim of which this is so; empty if it does not."""
+    """The reason for each dim of an operand that loses cuts; empty if none does."""
     reasons: dict[str, None] = {}
     for d, (dim, had, wanted) in enumerate(zip(dims, have.dims, want.dims, strict=True)):
         if len(wanted) >= len(had):
@@ -188,7 +188,7 @@ def _why_gathered(rule: Rule, dims: Sequence[Dim], have: ShardedVar, want: Shard
 
 
 def replicated_plan(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], why: str) -> Plan:
-    """Every device runs the op on whole operands, for the reason that is said."""
+    """The plan in which every device runs the op on whole operands, for the given reason."""
     reasons = [why if any(x.dims) else "" for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     args, kwargs = tree_map_only(ShardedVar, as_replicated, (args, kwargs))
     results = tuple(None if m is None else ShardedVar(0, m.shape, m.dtype, ((),) * len(m.shape)) for m in whole)
@@ -196,7 +196,7 @@ def replicated_plan(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | N
 
 
 def as_replicated(x: ShardedVar) -> ShardedVar:
-    """The operand, wanted whole and final on every device."""
+    """The operand, whole and final on every device."""
     return replace(x, dims=((),) * len(x.shape), partial=())
 
 

@@ -1,11 +1,11 @@
-"""From one layout to another over the same devices: of all ways the one that sends the fewest bytes.
+"""From one layout to another over the same devices: the sequence of collectives that sends the fewest bytes.
 
-A way is a chain of steps, each from one layout to a neighbouring one:
+A path is a chain of steps, each from one layout to a neighbouring one:
 
     whole -> rows       local_slice         nothing moves
     rows -> columns     all_to_all          each device keeps 1/n of its block and swaps the rest
-    rows -> whole       all_gather          each device collects the others' rows
-    blocks reordered    collective_permute  equal blocks that only lie on other devices
+    rows -> whole       all_gather          each device collects the rows of all devices
+    blocks reordered    collective_permute  equal blocks that only change devices
     partial -> rows     reduce_scatter      the parts are combined, each device gets its block
     partial -> whole    all_reduce          the parts are combined, every device gets all
 
@@ -136,7 +136,7 @@ def reduce_partial(builder: Builder, x: ShardedVar) -> ShardedVar:
 
 
 def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) -> ShardedVar:
-    """Emit what brings `x` to `dims`, its parts combined.
+    """Emit the collectives that reshard `x` to `dims` and combine its parts.
 
     Args:
         builder: the program.
@@ -145,7 +145,7 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) 
         partial: those of x's partial axes that stay partial.
 
     Returns:
-        The value in its new layout; another one that is there already, if the program has it.
+        The value in its new layout; the existing one, if the program has it in this layout already.
 
     Communication: none if every dim only gets more cuts; else the steps named above.
     """
@@ -177,7 +177,7 @@ def _at_hand(builder: Builder, x: ShardedVar) -> dict[Placed, int]:
 
 
 def bytes_between(have: ShardedVar, want: ShardedVar, axes: Axes) -> int:
-    """Bytes that a device sends to bring a value from one layout to another; what stays partial costs nothing."""
+    """Bytes that a device sends to reshard a value; axes that stay partial cost nothing."""
     partial = tuple(p for p in have.partial if p in want.partial)
     return _way(have.shape, have.dtype, ((have.dims, have.partial),), (want.dims, partial), axes)[0]
 
@@ -196,7 +196,7 @@ class _Step:
     named: tuple[tuple[str, Any], ...] = ()
 
     def params(self, axes: Axes) -> dict[str, Any]:
-        """The arguments of the collective, but its axes."""
+        """The arguments of the collective, without its axes."""
         if self.name != "collective_permute":
             return dict(self.named)
         devices = tuple(range(math.prod(axes)))
@@ -209,7 +209,7 @@ class _Step:
 def _way(
     shape: tuple[int, ...], dtype: torch.dtype, known_layouts: tuple[Placed, ...], want: Placed, axes: Axes
 ) -> tuple[int, tuple[_Step, ...]]:
-    """Bytes sent, and the steps, of the cheapest way from one of the layouts at hand to another."""
+    """Bytes sent, and the steps, of the cheapest path from one of the known layouts to another."""
     order = itertools.count()  # among equals the one found first
     greed = 1 if len(axes) < 4 else 4  # on many axes a good way found in milliseconds, in place of the best in seconds
     queue: list[tuple[int, int, int, int, Placed, tuple[_Step, ...]]] = []
@@ -233,7 +233,7 @@ def _way(
 
 @lru_cache(maxsize=4096)
 def _missing(shape: tuple[int, ...], have: Dims, want: Dims, axes: Axes) -> int:
-    """Elements of its new block that a device does not hold, in the mean: no way sends less."""
+    """The mean number of elements of its new block that a device does not hold: a lower bound of what is sent."""
     devices = math.prod(axes)
     common = [_common(n, h, w, axes) for n, h, w in zip(shape, have, want, strict=True)]
     held = sum(map(math.prod, zip(*common, strict=True))) if common else devices

@@ -6,16 +6,16 @@
     view         a (b c) -> (a b) c           a dim of several factors, the most significant first
 
 A factor may be cut along axes of the mesh: each device then runs the op on its blocks of the dims that have it. What a
-rule is written with:
+rule's text consists of:
 
     i        a factor                               [i]      a factor that must be whole
     ...      further dims, each with its factor     _        a dim that must be whole
     (i j)    a dim of several factors               *        further dims that must be whole
     +i       each device has a part of the sum      =i       each device computes the same
     max:i    a part of a maximum; so min, avg and product
-    (c [k])  a dim of several factors, of which k must be whole
+    (c [k])  a dim of several factors; k must be whole
 
-Nothing on the right of the arrow is a result without dims. A rule whose result says nothing of a factor of an operand
+Nothing on the right of the arrow is a result without dims. A rule whose result does not mention a factor of an operand
 is an error: a forgotten +i would be wrong and silent. A wrong `passes` is as silent: the sweep of the rules finds it.
 """
 
@@ -40,11 +40,11 @@ _SIGNS = {"sum": "+", SAME: "="}
 
 
 class RuleError(ValueError):
-    """A rule that cannot be right; its author reads this."""
+    """A rule that cannot be right: an error for its author."""
 
 
 class RanksDifferError(RuleError):
-    """A text is for tensors of other ranks."""
+    """The text of a rule does not fit the ranks of the tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,19 @@ class Rule:
     Attributes:
         operands: for each operand the factors of its dims.
         results: for each result the factors of its dims.
-        combined: for each result, factors that none of its dims has -> how the devices' results are combined: "sum",
+        combined: for each result, factors that are in none of its dims -> how the devices' results are combined: "sum",
             "avg", "max", "min", "product", or "same" where each device computes the whole result.
         sizes: of the factors.
         whole: factors that must be whole.
-        passes: which operands may stay partial, the results being partial likewise: "moved" of an op that only moves
-            elements, "summed" of one that is linear in all its operands together, "first" of one that is linear in its
-            first; "unread" of one that reads no element, whose results are not partial. "" of other ops. Parts of
-            integers, and parts that would grow, are combined all the same (`layouts`).
-        arguments: arguments that are sizes -> the factors that they are products of; on a shard they are smaller.
+        passes: which operands may stay partial, so that the results are partial too: "moved" for an op that only moves
+            elements, "summed" for one that is linear in all its operands together, "first" for one that is linear in
+            its first; "unread" for one that reads no element, whose results are not partial; "" for other ops. Parts of
+            integers, and parts that would grow, are combined even so (`layouts`).
+        arguments: arguments that are sizes -> the factors whose sizes they multiply; on a shard they are smaller.
         on_shards: another op, and its arguments after the first, for shards; None if it is the same op.
 
     Raises:
-        RuleError: a result says nothing of a factor, or a tensor has one twice.
+        RuleError: a result does not mention a factor, or a tensor has one twice.
     """
 
     operands: tuple[Dims, ...]
@@ -137,8 +137,8 @@ def settled(
 ) -> Rule:
     """The rule for tensors of these shapes.
 
-    A dim of size 1 has no factor: it is repeated. A factor whose dims have several sizes must be whole. Of an empty
-    result each device computes the same, which is nothing.
+    A dim of size 1 has no factor: it is repeated. A factor whose dims have several sizes must be whole. Each device
+    computes the same for an empty result.
 
     Args:
         operands, results, combined, whole: as `Rule` has them.
@@ -178,7 +178,7 @@ def settled(
 
 
 def letters(count: int, without: Iterable[str] = ()) -> list[str]:
-    """So many names of factors.
+    """This many names of factors.
 
     Example:
         >>> letters(3, without="b")
@@ -194,12 +194,12 @@ def letters(count: int, without: Iterable[str] = ()) -> list[str]:
 
 
 def parsed(text: str, shapes: Sequence[Shape | None], result_shapes: Sequence[Shape | None], **more: Any) -> Rule:
-    """The rule that a text says, for tensors of these shapes.
+    """Parse the text of a rule, for tensors of these shapes.
 
     Args:
-        text: as above; operands that are not given are left out from the end.
-        shapes: of the operands; None for one that is not given.
-        result_shapes: of the results; None for one that is not made.
+        text: as above; operands that are not passed are left out from the end.
+        shapes: of the operands; None for one that is not passed.
+        result_shapes: of the results; None for a result that is None.
         **more: `sizes` of factors that share a dim, and other attributes of the rule.
 
     Example:
@@ -242,7 +242,7 @@ def _is_dim(token: str) -> bool:
 
 
 def _open_dims(tokens: Sequence[str], shape: Shape) -> int:
-    """How many dims `...` stands for in a tensor; 0 where `*` leaves it open."""
+    """How many dims `...` matches in a tensor; 0 where `*` leaves it open."""
     if "..." not in tokens or "*" in tokens:
         return 0
     return max(len(shape) - sum(_is_dim(t) and t != "..." for t in tokens), 0)

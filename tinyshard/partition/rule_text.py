@@ -63,8 +63,8 @@ class OpRule:
 
     Attributes:
         op: its name.
-        rule: its rule; None if it has none.
-        is_primitive: whether it is one of this package, as a loop is, whose class says how it is partitioned.
+        rule: its rule; None if it does not have one.
+        is_primitive: whether it is a primitive of this package, as a loop is, partitioned by a method of its class.
     """
 
     op: str
@@ -101,7 +101,7 @@ class OpRules(tuple[OpRule, ...]):
 
 
 def rules_in(graph: GraphModule) -> OpRules:
-    """The rule of each op of a graph on whole tensors; of an op that is partitioned as several others, theirs."""
+    """The rule of each op of a graph on whole tensors; for an op that is decomposed, the rules of its parts."""
     return OpRules(_rules_in(graph))
 
 

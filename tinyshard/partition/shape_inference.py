@@ -1,4 +1,4 @@
-"""The shapes and dtypes that an op makes: it is run on tensors without values, or where torch cannot, on zeros."""
+"""The shapes and dtypes of an op's results: it runs on tensors without values, or where torch cannot, on zeros."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 class UnknownShape(Exception):
-    """The shape of the result depends on values (nonzero, boolean masks): only running the op tells it."""
+    """The shape of the result depends on values (nonzero, boolean masks)."""
 
 
 def run_on_meta(op: Any, args: Any, kwargs: Any) -> tuple[ShapedType | None, ...]:
@@ -53,14 +53,14 @@ def run_on_meta(op: Any, args: Any, kwargs: Any) -> tuple[ShapedType | None, ...
         out = op(*meta_args, **meta_kwargs)
     except NotImplementedError:  # torch has no meta kernel for it
         return _run_on_zeros(op, args, kwargs)
-    except (AssertionError, KeyError):  # its meta kernel, in Python, meets dtypes so that no kernel takes
+    except (AssertionError, KeyError):  # how its meta kernel, in Python, refuses dtypes that no kernel takes
         check_takes(op, args, kwargs)
         raise
     return _metas(op, out)
 
 
 def _run_on_zeros(op: Any, args: Any, kwargs: Any) -> tuple[ShapedType | None, ...]:
-    """As `run_on_meta`, with the kernel of the CPU: the only other way to learn the shapes.
+    """As `run_on_meta`, with the kernel of the CPU, which is slower.
 
     Raises:
         UnknownShape: the shape depends on values, or the kernel does not take zeros.
@@ -79,10 +79,10 @@ def _run_on_zeros(op: Any, args: Any, kwargs: Any) -> tuple[ShapedType | None, .
 
 
 def check_takes(op: Any, args: Any, kwargs: Any) -> None:
-    """Refuse dtypes that the op itself refuses: what stands for it may take more.
+    """Refuse dtypes that the op itself refuses: the ops that replace it may take more.
 
     Raises:
-        DtypeError: torch's kernel does not take operands of these dtypes, of which a meta kernel says nothing.
+        DtypeError: torch's kernel does not take operands of these dtypes, although its meta kernel does.
     """
     if op in CHECKS_VALUES:
         return
@@ -103,7 +103,7 @@ def check_takes(op: Any, args: Any, kwargs: Any) -> None:
 
 @lru_cache(maxsize=1024)
 def _refusal(op: Any, described: tuple[Any, ...], form: TreeSpec) -> str:
-    """What torch says of the op on zeros of these dtypes, at most two along each dim; nothing if it runs."""
+    """torch's error for the op on zeros of these dtypes, at most two along each dim; empty if it runs."""
     zeros = [
         torch.zeros([min(n, 2) for n in x.shape], dtype=x.dtype) if isinstance(x, ShapedType) else x for x in described
     ]
@@ -124,10 +124,10 @@ def _metas(op: Any, out: Any) -> tuple[ShapedType | None, ...]:
 
 
 def _is_shaped_by_arguments(op: Any, args: Any, kwargs: Any) -> bool:
-    """Whether torch's word that values shape the results of an op does not hold for this call.
+    """Whether the shapes of this call's results are known, although torch tags the op as data-dependent.
 
-    index.Tensor has a shape of its own only where it is given a boolean mask; repeat_interleave where it is not told
-    the size of its result.
+    The shape of index.Tensor depends on values only with a boolean mask; that of repeat_interleave only if it is not
+    passed the size of its result.
     """
     if op is aten.repeat_interleave.Tensor:
         return kwargs.get("output_size") is not None

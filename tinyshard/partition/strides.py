@@ -1,9 +1,9 @@
-"""Which kernels take operands of any strides, and which are given contiguous ones.
+"""Which kernels take operands of any strides, and which are passed contiguous ones.
 
-A handle does not know the strides of its shards, so what torch asks of them before it calls a kernel (`x.contiguous()`)
-does nothing, and a kernel may read memory in the wrong order. The kernels of the ops that have a rule take any strides,
-but for the rows here; those of other ops are given contiguous memory. The sweep of the rules gives each op transposed
-blocks, and finds a row that is missing.
+A handle does not know the strides of its shards, so the call with which torch prepares an operand (`x.contiguous()`)
+does nothing, and a kernel may read memory in the wrong order. The kernels of ops that have a rule take any strides,
+except for the rows here; those of other ops are passed contiguous memory. The sweep of the rules passes each op
+transposed blocks, and so finds a missing row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTIGUOUS = {
     aten.diagonal_scatter.default,
     aten.searchsorted.Tensor,
     aten.bucketize.Tensor,
-    # kernels that gave wrong numbers of transposed blocks, or that no sample of the sweep reaches
+    # kernels that computed wrong numbers from transposed blocks, or that no sample of the sweep reaches
     aten._linalg_det.default,
     aten._linalg_slogdet.default,
     aten._native_batch_norm_legit.default,
@@ -50,7 +50,7 @@ _ANY_STRIDES = {aten.addmm.default, aten.addmv.default, aten.addbmm.default, ate
 
 @cache
 def needs_contiguous(op: Any) -> bool:
-    """Whether an op is given contiguous operands.
+    """Whether an op is passed contiguous operands.
 
     Example:
         >>> needs_contiguous(aten.sin.default)

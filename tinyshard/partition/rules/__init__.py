@@ -1,10 +1,10 @@
 """The rule of each op: tables, a row an op.
 
 call           one call of an op, as a rule reads it
-elementwise    each element from those at its place
+elementwise    each element computed from those at its position
 lines          each line along some dims by itself
 reductions     dims that are summed, averaged, compared; losses
-views          dims that change places
+views          dims that are permuted, split, joined
 indices        elements by index
 matrices       products, and matrices of a batch
 layers         normalizations, attention, convolutions, losses of classes, random draws
@@ -12,7 +12,7 @@ images         pools, resampling
 
 A row has the names of ops, and their rule: a text as `partition.rule` has it, or a function of the call where the rule
 depends on arguments or shapes. An op that is not in these tables gathers its operands, unless torch tags it pointwise,
-or `decompositions` puts others in its place: addmm is a product and a sum. An op with a rule is given shards of any
+or `decompositions` replaces it: addmm becomes a product and a sum. An op with a rule is passed shards of any
 strides; if its kernel needs contiguous memory, add it to `strides`. The sweep of the rules tests each new row.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["RULES", "Call", "rule_of"]
 
 
 def _by_op(rows: dict[str, Row], namespace: str) -> dict[str, Row]:
-    """The row of each op, by what str(op) is."""
+    """The row of each op, by str(op)."""
     return {
         f"{namespace}.{name if '.' in name else f'{name}.default'}": row
         for names, row in rows.items()
@@ -43,7 +43,7 @@ for _table in _TABLES:
 
 
 def has_rule(op: torch._ops.OpOverload) -> bool:
-    """Whether an op has a rule, for some calls at least."""
+    """Whether an op has a rule, at least for some calls."""
     return str(op) in RULES or torch.Tag.pointwise in op.tags
 
 

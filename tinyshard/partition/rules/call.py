@@ -18,9 +18,9 @@ class Call:
 
     Attributes:
         op: the op.
-        arguments: its arguments by name, with the defaults of those that are not given.
-        operands: its tensors, those in lists too, in the order in which they are given: what has a shape and a dtype.
-        results: the type of each result; None for one that is not made.
+        arguments: its arguments by name, with the defaults of those that are not passed.
+        operands: its tensors, those in lists too, in order: each argument that has a shape and a dtype.
+        results: the type of each result; None for a result that is None.
     """
 
     op: Any
@@ -30,7 +30,7 @@ class Call:
 
     @classmethod
     def of(cls, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: Sequence[ShapedType | None]) -> Call:
-        """The call of an op with these arguments, of which this becomes."""
+        """The call of an op with these arguments and results."""
         schema = op._schema.arguments
         given = {a.name: a.default_value for a in schema}
         given.update(zip(given, args, strict=False))
@@ -42,7 +42,7 @@ class Call:
         return self.arguments[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument by its name, if the op has such a one."""
+        """An argument by its name; None if the op does not have it."""
         return self.arguments.get(name, default)
 
     @property
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def result_shapes(self) -> list[Shape]:
-        """The shapes of the results that are made."""
+        """The shapes of the results that are not None."""
         return [r.shape for r in self.results if r is not None]
 
     def dims(self, name: str, rank: int | None = None) -> set[int]:
@@ -66,7 +66,7 @@ class Call:
 
         Args:
             name: of the argument.
-            rank: that it counts in; by default the first operand's.
+            rank: the number of dims that negative ones count from; by default the first operand's.
         """
         rank = len(self.shape) if rank is None else rank
         value = self.get(name)
@@ -80,12 +80,12 @@ class Call:
         combined: Sequence[Mapping[str, str]] | None = None,
         **more: Any,
     ) -> Rule:
-        """A rule for this call, of factors: `settled`."""
+        """A rule for this call, from factors: `settled`."""
         combined = [{}] * len(results) if combined is None else combined
         return settled(operands, results, combined, self.shapes, self.result_shapes, **more)
 
     def text(self, text: str, **more: Any) -> Rule:
-        """A rule for this call, of a text: `parsed`. A list of tensors has one place in it, for each of them."""
+        """A rule for this call, from a text: `parsed`. One entry in the text describes all tensors of a list."""
         shapes: list[Shape | None] = []
         left, right = text.split("->")
         tensors = iter(left.split(","))
@@ -116,12 +116,12 @@ def singles(names: Sequence[str]) -> list[Dim]:
 
 
 def tail(dims: Sequence[Dim], count: int) -> list[Dim]:
-    """The last dims, as many as said."""
+    """The last `count` dims."""
     return list(dims[len(dims) - count :])
 
 
 def written(text: str, *, passes: Passes = "", **arguments: str) -> Family:
-    """A rule as a text says it.
+    """A rule from a text.
 
     Args:
         text: as `partition.rule` has it.

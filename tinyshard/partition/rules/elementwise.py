@@ -1,4 +1,4 @@
-"""Ops that compute each element from the elements at its place; of torch's tag `pointwise` are more."""
+"""Ops that compute each element from the elements at its position; those tagged `pointwise` in torch need no row."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def elementwise(call: Call, *, whole: Iterable[int] = (), **more: Any) -> Rule:
 
 
 def linear(call: Call) -> Rule:
-    """Of a part of a sum it makes a part of the sum."""
+    """The op maps a part of a sum to a part of the sum."""
     return elementwise(call, passes="summed")
 
 
 def added(call: Call) -> Rule:
-    """x + y of two tensors that are partial likewise; a number would be added on each device."""
+    """x + y of two tensors that are partial along the same axes; a number would be added on each device."""
     return elementwise(call, passes="summed" if len(call.operands) == 2 else "")
 
 
@@ -50,8 +50,7 @@ def scaled(call: Call) -> Rule:
 def scales_parts(op: Any, factor: Any, dtype: torch.dtype) -> bool:
     """Whether `mul.Tensor` or `div.Tensor` may scale each part of a sum: by a number, and none becomes larger.
 
-    Parts may be far larger than their sum: of 3 and -2 divided by 0 the sum is NaN, and 1 / 0 is inf. In float16 small
-    numbers become 0.
+    Parts may be far larger than their sum: 3 / 0 + -2 / 0 is NaN, and 1 / 0 is inf. In float16 small numbers become 0.
     """
     if not isinstance(factor, int | float | complex) or dtype is torch.float16:
         return False
@@ -59,19 +58,19 @@ def scales_parts(op: Any, factor: Any, dtype: torch.dtype) -> bool:
 
 
 def unread(call: Call) -> Rule:
-    """Takes the shape of its operand and reads no element."""
+    """The op uses the shape of its operand and reads no element."""
     return elementwise(call, passes="unread")
 
 
 def filled(call: Call) -> Rule:
-    """Takes the dtype of its operand alone: each device makes the whole."""
+    """The op uses only the dtype of its operand: each device computes the whole."""
     names = letters(len(call.shape))
     result = [()] * len(call.result_shapes[0])
     return call.rule([singles(names)], [result], [dict.fromkeys(names, SAME)], passes="unread")
 
 
 ROWS: dict[str, Row] = {
-    # that the tag `pointwise` leaves out
+    # ops without the tag `pointwise`
     "copy _to_copy complex polar elu_backward hardswish leaky_relu_backward log_sigmoid_forward": elementwise,
     "mish_backward softplus_backward rrelu_with_noise_backward floor_divide _prelu_kernel": elementwise,
     "masked_fill.Tensor rsub.Tensor isin.Tensor_Scalar _standard_gamma_grad": elementwise,

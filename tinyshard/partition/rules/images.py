@@ -21,7 +21,7 @@ def images(text: str, count: int, passes: Passes = "", **arguments: str) -> Fami
 
 
 def shuffled(*, is_inverse: bool, factor: str) -> Family:
-    """pixel_shuffle: channels c, r by r of them become pixels, the last factors of both dims of an image."""
+    """pixel_shuffle: r * r channels become pixels, the last factors of both dims of an image."""
 
     def family(call: Call) -> Rule:
         r = call[factor]
@@ -34,7 +34,7 @@ def shuffled(*, is_inverse: bool, factor: str) -> Family:
 
 
 def folded(call: Call) -> Rule:
-    """col2im: the windows of an image, k elements of each channel in a window, are added up in their places."""
+    """col2im: the windows of an image, with k elements of each channel, are added up at their positions."""
     sizes = {"c": call.result_shapes[0][-3], "k": math.prod(call["kernel_size"])}
     return call.text("... (c [k]) _ -> ... c _ _", sizes=sizes, passes="summed")
 

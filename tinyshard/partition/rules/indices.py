@@ -12,9 +12,9 @@ aten = torch.ops.aten
 
 
 def at_places(call: Call) -> Rule:
-    """gather and scatter: along the other dims an element of the index is for the element at its place.
+    """gather and scatter: along all dims but one an element of the index belongs to the element at its position.
 
-    Where the index is smaller than the tensor along another dim, blocks of them are of different places.
+    Where the index is smaller than the tensor along such a dim, their blocks are at different positions.
     """
     rank = len(call.shape)
     others = [call[n].shape for n in ("index", "src") if is_tensor(call.get(n))]
@@ -31,7 +31,7 @@ def at_places(call: Call) -> Rule:
 
 
 def index_selected(call: Call) -> Rule:
-    """Rows by number: the numbers may be cut."""
+    """Rows by number: the tensor of numbers may be cut."""
     names = letters(len(call.shape), without="n")
     gone = [names[d] for d in call.dims("dim")]
     index = [("n",)] * len(call["index"].shape)
@@ -52,7 +52,7 @@ def index_written(call: Call) -> Rule:
 
 
 def _places(call: Call) -> tuple[list[str], list[Dim], list[list[Dim]], list[str]] | None:
-    """The factors of x, the dims of x[indices] and of each index, and the factors that are indexed; None of a mask."""
+    """The factors of x, the dims of x[indices] and of each index, and the indexed factors; None for a mask."""
     if has_mask(call["indices"]):
         return None
     given = [i for i in call["indices"] if i is not None]
@@ -60,7 +60,7 @@ def _places(call: Call) -> tuple[list[str], list[Dim], list[list[Dim]], list[str
     names = letters(len(call.shape))
     shared = singles([f"n{k}" for k in range(max(len(i.shape) for i in given))])
     is_one_block = positions == list(range(positions[0], positions[-1] + 1))
-    first = positions[0] if is_one_block else 0  # torch puts the dims of apart indices first
+    first = positions[0] if is_one_block else 0  # torch puts the dims of separated indices first
     rest = [(d, (f,)) for d, f in enumerate(names) if d not in positions]
     result: list[Dim] = [*(f for d, f in rest if d < first), *shared, *(f for d, f in rest if d >= first)]
     return names, result, [tail(shared, len(i.shape)) for i in given], [names[d] for d in positions]
@@ -87,7 +87,7 @@ def put_at(call: Call) -> Rule | None:
 
 
 def taken_from_sorted(call: Call) -> Rule:
-    """searchsorted: rows of their own, or one row for all values."""
+    """searchsorted: one row for each row of values, or one row for all values."""
     rows = "... [v]" if len(call["sorted_sequence"].shape) > 1 else "[v]"
     values = "... n" if len(call["self"].shape) > 0 else "*"
     sorter = rows if call["sorter"] is not None else "*"
@@ -95,7 +95,7 @@ def taken_from_sorted(call: Call) -> Rule:
 
 
 def in_list(call: Call) -> Rule:
-    """isin: an element is in the whole list if it is in a block of it."""
+    """isin: an element is in the list if it is in a block of the list."""
     elements = [(f,) for f in letters(len(call["elements"].shape))]
     tests = [(f"t{k}",) for k in range(len(call["test_elements"].shape))]
     how = "min" if call["invert"] else "max"

@@ -14,7 +14,7 @@ def normalized(make: Callable[[str], str]) -> Family:
 
 
 def batch_normed(call: Call) -> Rule:
-    """Each channel by itself; in training of the whole batch."""
+    """Each channel by itself; in training over the whole batch."""
     statistics = "c, c" if "running_mean" in call.arguments else ""
     given = f"c, c, {statistics}".rstrip(", ")
     if call.get("training", True):
@@ -30,7 +30,7 @@ def batch_norm_gradient(call: Call) -> Rule:
 
 
 def attention(call: Call) -> Rule | None:
-    """Each head by itself. A head of keys serves a group of r heads of queries: its gradient is a sum over them."""
+    """Each head by itself. A head of keys is shared by a group of r heads of queries: its gradient sums over them."""
     groups = call["query"].shape[1] // call["key"].shape[1]
     queries: list[Dim] = [("b",), ("h", "r"), (), ()] if groups > 1 else [("b",), ("h",), (), ()]
     keys: list[Dim] = [("b",), ("h",), (), ()]
@@ -51,7 +51,7 @@ def attention(call: Call) -> Rule | None:
 
 
 def convolved(call: Call) -> Rule:
-    """Of a sum over blocks of input channels the bias would be added several times: with one they are whole."""
+    """A sum over blocks of input channels would add the bias several times: with a bias, input channels are whole."""
     if call["groups"] > 1:
         return call.text("n _ *, _ _ *, _ -> n _ *")
     weight = "i o *" if call["transposed"] else "o i *"
@@ -62,7 +62,7 @@ def convolved(call: Call) -> Rule:
 
 
 def convolution_gradient(call: Call) -> Rule:
-    """Those of weight and bias are sums over the batch, that of the input one over the output channels."""
+    """The gradients of weight and bias sum over the batch, the gradient of the input over the output channels."""
     sizes = {} if call["bias_sizes"] is None else {"bias_sizes": (("o",),)}
     if call["groups"] > 1:
         return call.text("n _ *, n _ *, _ _ * -> n _ *, _ _ * +n, _ +n")
@@ -71,7 +71,7 @@ def convolution_gradient(call: Call) -> Rule:
 
 
 def nll(call: Call) -> Rule:
-    """Classes must be whole; a mean is by weights that blocks have others of (`decompositions`)."""
+    """Classes must be whole; a mean divides by weights that differ by block (`decompositions`)."""
     if len(call.shape) == 1 or call["reduction"] == 1:
         return call.text("_ *, *, _ -> *, *")
     if call["reduction"] == 0:
@@ -80,7 +80,7 @@ def nll(call: Call) -> Rule:
 
 
 def nll_gradient(call: Call) -> Rule:
-    """Of a loss that is a number, or of one for each example."""
+    """The gradient of a loss that is a number, or of one loss per example."""
     if len(call["self"].shape) == 1:
         return call.text("*, _, *, _, * -> _")
     gradient = "n ..." if call["grad_output"].shape else ""
@@ -105,7 +105,7 @@ ROWS: dict[str, Row] = {
     "nll_loss_backward nll_loss2d_backward": nll_gradient,
 }
 
-# each key of a batch is drawn from by itself; its words are whole
+# each key of a batch is drawn from by itself; the dim of its words is whole
 DRAWS: dict[str, Row] = {
     "draw": "... _, * -> ... *",
     "draw_original": "... _ -> ... *",

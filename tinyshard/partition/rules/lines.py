@@ -1,7 +1,7 @@
-"""Ops that compute each line along some dims by itself: the dims of a line must be whole, the others may be cut.
+"""Ops that compute each line along some dims by itself: the dims of a line must be whole, all other dims may be cut.
 
 cumsum(x, dim=1)       a line is along dim 1
-renorm(x, 2, 0, 1.0)   each index of dim 0 has a norm of its own: a line is along all other dims
+renorm(x, 2, 0, 1.0)   each index of dim 0 has its own norm: a line is along all other dims
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def along(argument: str, **more: Any) -> Family:
 
 
 def sliced(call: Call) -> Rule:
-    """A slice that takes all of its dim takes all of each block."""
+    """A slice of a whole dim is a slice of each whole block."""
     whole = [d for d in call.dims("dim") if call.result_shapes[0][d] != call.shape[d]]
     return elementwise(call, whole=whole, passes="moved")
 
 
 def padded(call: Call) -> Rule:
-    """Of zeros around a part of a sum is made a part of the sum."""
+    """Padding a part of a sum with zeros gives a part of the padded sum."""
     rank, pad = len(call.shape), call["pad"]
     whole = {rank - 1 - i // 2 for i, n in enumerate(pad) if n}
     return elementwise(call, whole=whole, passes="summed" if call["value"] == 0 else "")

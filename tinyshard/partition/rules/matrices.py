@@ -7,7 +7,7 @@ from tinyshard.partition.rules.call import Call, Row, singles, tail, written
 
 
 def outer(call: Call) -> Rule:
-    """addr: what is added is broadcast."""
+    """addr: the added tensor is broadcast."""
     dims = singles("ij")
     return call.rule([tail(dims, len(call.shape)), dims[:1], dims[1:]], [dims])
 
@@ -43,7 +43,7 @@ ROWS: dict[str, Row] = {
     "_linalg_eigh": "... _ _ -> ... _, ... _ _",
     "_linalg_svd": "... _ _ -> ... _ _, ... _, ... _ _",
     "_linalg_check_errors": "... -> ",  # each device checks what it computed
-    "trace": written("_ _ -> ", passes="summed"),  # a block of rows has its diagonal elsewhere
+    "trace": written("_ _ -> ", passes="summed"),  # the diagonal of a block of rows is not that of the matrix
     # several
     "linalg_pinv.atol_rtol_tensor": "... _ _, ..., ... -> ... _ _",
     "linalg_solve_triangular": "... _ _, ... _ _ -> ... _ _",

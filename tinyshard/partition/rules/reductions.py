@@ -12,11 +12,11 @@ _OF_BOOLS = {"sum": "max", "product": "min"}  # devices combine bools as numbers
 
 
 def reduced(*hows: str, argument: str = "dim", passes: Passes = "") -> Family:
-    """The dims that an argument names are reduced; all of them where the op has no such argument.
+    """The dims that an argument names are reduced; all dims where the op does not have this argument.
 
     Args:
-        *hows: for each result how those of blocks are combined: "sum", "avg", "max", "min", "product"; "" where they
-            cannot be, and the reduced dims must be whole.
+        *hows: for each result how the results of blocks are combined: "sum", "avg", "max", "min", "product"; "" where
+            they cannot be combined, so that the reduced dims must be whole.
         argument: its name.
         passes: as `Rule` has it.
     """
@@ -38,7 +38,7 @@ def reduced(*hows: str, argument: str = "dim", passes: Passes = "") -> Family:
 
 
 def loss(call: Call) -> Rule:
-    """Elementwise, and then reduced as `reduction` says: not, to a mean, to a sum."""
+    """Elementwise, and then reduced as `reduction` says: not at all, to a mean, to a sum."""
     how = ("", "avg", "sum")[call["reduction"]]
     if not how:
         return elementwise(call)
@@ -47,7 +47,7 @@ def loss(call: Call) -> Rule:
 
 
 def loss_gradient(call: Call) -> Rule:
-    """Elementwise; that of a mean counts the elements, and is partitioned as that of a sum (`decompositions`)."""
+    """Elementwise; the gradient of a mean counts the elements: it is partitioned as one of a sum (`decompositions`)."""
     rank = max(map(len, call.shapes))
     return elementwise(call, whole=range(rank) if call["reduction"] == 1 else ())
 

@@ -1,4 +1,4 @@
-"""Ops that give the dims of a tensor other places, their gradients, and what is written into a view."""
+"""Ops that permute, split or join the dims of a tensor, their gradients, and ops that write into a view."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def moved(places: Callable[[Call], list[int | None]], *whole: str) -> Family:
     """Each dim of a result is one of the operand's, or a new one.
 
     Args:
-        places: the dims of the operand that those of a result are; None for a new one.
+        places: for each dim of a result the dim of the operand that it is; None for a new one.
         *whole: arguments that name dims which must be whole.
     """
 
@@ -64,7 +64,7 @@ def _unfolded(call: Call) -> list[int | None]:
 
 
 def rotated(call: Call) -> Rule:
-    """rot90 exchanges two dims, or none, and turns one of them around, or both, or none: these must be whole."""
+    """rot90 may swap two dims, and may flip one or both of them: these must be whole."""
     names, (a, b) = letters(len(call.shape)), (d % len(call.shape) for d in call["dims"])
     turned = [[], [b], [a, b], [a]][call["k"] % 4]
     result = list(names)
@@ -74,7 +74,7 @@ def rotated(call: Call) -> Rule:
 
 
 def squeezed(call: Call) -> Rule:
-    """On a shard other dims may have size 1: the dims that go are named."""
+    """On a shard other dims may have size 1, so the squeezed dims are named."""
     names = letters(len(call.shape))
     named = () if call.get("dim") in ([], ()) else call.dims("dim")
     gone = [d for d, n in enumerate(call.shape) if n == 1 and d in named]
@@ -83,7 +83,7 @@ def squeezed(call: Call) -> Rule:
 
 
 def expanded(call: Call) -> Rule:
-    """A dim of size 1 becomes a larger one, of which each device makes its block."""
+    """A dim of size 1 becomes a larger one; each device makes its block of it."""
     dims = singles(letters(len(call.result_shapes[0])))
     rule = call.rule([tail(dims, len(call.shape))], [dims], passes="moved")
     return replace(rule, arguments={"size": rule.results[0]})
@@ -93,7 +93,7 @@ def reshaped(call: Call) -> Rule:
     """The sizes of both shapes as products of common factors; where they have none in common, the dims are whole.
 
     (8, 4, 16) -> (32, 4, 4)    a b (c d) -> (a b) c d      16 is 4 * 4
-    (6, 4) -> (4, 6)            (a _) _ -> (a _) _          of 6 and 4 the common factor is 2, of 3 and 2 none
+    (6, 4) -> (4, 6)            (a _) _ -> (a _) _          6 and 4 have the common factor 2, 3 and 2 have none
     """
     have, want = list(call.shape), list(call.result_shapes[0])
     operand: list[list[str]] = [[] for _ in have]
@@ -159,12 +159,12 @@ def diagonal_embedded(call: Call) -> Rule:
 
 
 def gradient(*named: str, size: str = "input_sizes", windows: bool = False) -> Family:
-    """The gradient of a view: the result has the shape of what was viewed.
+    """The gradient of a view: the result has the shape of the viewed tensor.
 
     Args:
         *named: arguments that name the dims along which the view was taken, which must be whole.
-        size: the argument that is the shape of what was viewed.
-        windows: whether the view has one dim more, as that of unfold.
+        size: the argument that is the shape of the viewed tensor.
+        windows: whether the view has one more dim, as the result of unfold does.
     """
 
     def family(call: Call) -> Rule:
