@@ -2,15 +2,15 @@
 
 signature        what decides whether a trace fits a call
 tracing          a function on tensors becomes a graph of aten ops on whole tensors
-process_state    what a trace changes for the whole process, put back also where the trace is abandoned
+process_state    what a trace changes for the whole process, restored even if the trace is abandoned
 capture          the trace in progress: what happens to each op before it is recorded; closed-over tensors become inputs
 trace_errors     errors of a trace that an op raises outside of one too
-python_numbers   a Python number among the arguments keeps no dtype of its own
+python_numbers   a Python number among the arguments has no dtype, as in eager torch
 zero_tangents    tangents of zero, whose products with infinity are zero
 outlived         traced values that outlive their trace: in an object that is returned, or elsewhere
 closure          the tensors that a function closes over, and how to look them up again
 modes            whether the modules that it uses are training, their hooks and parts
-intercept        a user's function in a trace or a transformation: its calls of torch by what stands for them
+intercept        the user's function in a trace or a transformation: its calls of torch are replaced
 traced_views     views by traced numbers, that can be written to as in torch
 cond             torch.cond, and torch's other control flow, on Arrays
 spmd             a graph on whole tensors becomes an Executable: each node in order is partitioned
@@ -25,5 +25,5 @@ text             the text of a graph and of a program
 drawn            a graph and a program as records, of which `draw.program` makes a table
 memory           what a device holds during each step, counted from a program's steps
 cost             floating-point operations and bytes, counted from a program's steps
-explain          in words: why a jitted function is traced again; which op gathers an operand, on whose line, and why
+explain          why a jitted function is traced again; which op gathers an operand, on which line, and why
 """

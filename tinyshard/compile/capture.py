@@ -3,8 +3,8 @@
 an Array or a tensor from outside       captured: it becomes an input of the graph, like an argument
 a value that a transformation wraps     likewise, before torch.func sees it
 a draw from torch's generator,
-a question for a value,
-a change of a tensor from outside       an error: the function runs once, and what it did would not happen again
+a read of a value,
+a change of a tensor from outside       an error: the function runs once, and its effect would not happen again
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tinyshard.runtime.controller.lineage import Where, users_line
 aten = torch.ops.aten
 
 # gradients of losses (g, input, target, reduction, ...): on tensors without values torch divides by the size in Python,
-# which fails for a size of 0. The gradient of a mean of nothing is as empty as that of a sum.
+# which fails for a size of 0. The gradient of a mean over no element is empty, like that of a sum.
 _DIVIDED_BY_SIZE = {getattr(aten, f"{name}_loss_backward").default for name in ("mse", "smooth_l1", "huber")}
 _MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
 _WRAPPED = {complex: torch.complex128, float: torch.float64, int: torch.int64, bool: torch.bool}  # in a tensor
@@ -58,7 +58,7 @@ class Recorder:
     """The trace in progress: what has been captured to an input so far.
 
     Attributes:
-        custom_derivative: what makes the function's derivative another one than its graph's, if something does.
+        custom_derivative: what makes the function's derivative differ from its graph's, if anything does.
     """
 
     def __init__(self, fake: Any, types: Types | VaryingTypes | None = None) -> None:
@@ -68,9 +68,9 @@ class Recorder:
         self.captured: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
         self.modes: dict[int, Mode] = {}  # by id of the module
-        self.rescales_weights = False  # whether an embedding with max_norm was met
+        self.rescales_weights = False  # whether it has seen an embedding with max_norm
         self.is_stopping = False  # whether the user asks for `detach` now
-        self.detached = WeakIdKeyDictionary()  # what it gave, and of what: torch does not tell as `_base`
+        self.detached = WeakIdKeyDictionary()  # result of `detach` -> its operand, which torch does not keep in `_base`
         self.zeros = WeakIdKeyDictionary()  # tangents of zero
         self.numbers = WeakIdKeyDictionary()  # stand-ins for Python numbers
         self.statistics = ""  # which call of batch norm, if any, wrote running statistics
@@ -78,18 +78,18 @@ class Recorder:
         self._lines: dict[int, Where] = {}  # by the number of a node of autograd: the user's line of its op
 
     def where(self) -> Where:
-        """The user's line of the op that is met now; of one of a gradient, that of the op whose gradient it is."""
+        """The user's line of the current op; for an op of a gradient, the line of the op that is differentiated."""
         node: Any = torch._C._current_autograd_node()
         here = users_line()
         if node is not None:
             return self._lines.get(node._sequence_nr(), here)
         autograd: Any = torch._C._autograd
-        self._lines.setdefault(autograd._get_sequence_nr() - 1, here)  # it makes an op's node before the op is met
+        self._lines.setdefault(autograd._get_sequence_nr() - 1, here)  # autograd makes an op's node before this runs
         return here
 
     @contextlib.contextmanager
     def stopping(self) -> Iterator[None]:
-        """A block in which `detach` is the user's: gradients of the trace stop there."""
+        """A block in which `detach` is called by the user: gradients of the trace stop there."""
         before, self.is_stopping = self.is_stopping, True
         try:
             yield
@@ -97,7 +97,7 @@ class Recorder:
             self.is_stopping = before
 
     def note_detached(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Remember what the user detached. A gradient passes by a write through it, which the graph does not tell."""
+        """Remember what the user detached. A write through it has no gradient, which the graph does not show."""
         if op is aten.detach.default:
             self.detached[result] = args[0]
         elif self.detached and op._schema.is_mutable and self.custom_derivative is None:
@@ -106,21 +106,21 @@ class Recorder:
                 self.custom_derivative = f"a write through detach or data in {users_line()}"
 
     def note_modes(self, modes: Iterable[Mode]) -> None:
-        """Remember modules that are met, as they are at first."""
+        """Remember the first state of each module that the function uses."""
         for mode in modes:
             self.modes.setdefault(id(mode.module()), mode)
 
     def note_called(self, module: torch.nn.Module, _: Any) -> None:
-        """As a hook that torch calls before any module's forward."""
+        """A hook that torch calls before any module's forward."""
         if current_recorder() is not None:  # not of another thread
             self.note_modes([mode_of(module)])
 
     def note_made(self, tree: Any) -> None:
-        """Remember the stand-ins of the trace: those that outlive it should say so."""
+        """Remember the stand-ins of the trace: use of those that outlive it is an error."""
         self._made.extend(weakref.ref(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
 
     def note_wrapped(self, tree: Any) -> None:
-        """As `note_made`, of what a transformation inside of the trace wraps around its stand-ins."""
+        """As `note_made`, for the wrappers that a transformation inside the trace puts around its stand-ins."""
         if torch._C._functorch.maybe_current_level() is None:
             return
         with torch._C.DisableTorchFunction():
@@ -129,7 +129,7 @@ class Recorder:
                     self._made.append(weakref.ref(x))
 
     def left(self) -> list[torch.Tensor]:
-        """What is still there of its stand-ins."""
+        """The stand-ins that are still alive."""
         return [x for known in self._made if (x := known()) is not None]
 
     def capture(self, x: torch.Tensor) -> torch.Tensor:
@@ -192,7 +192,7 @@ class Watch(TorchDispatchMode):
                 try_="ts.random.functional(fn, key), a function that draws from the key; or the numbers as an argument",
             )
         check_makes_holdable(op)
-        if op is aten.detach.default and not recorder.is_stopping:  # torch's own, of values it saves for a gradient
+        if op is aten.detach.default and not recorder.is_stopping:  # called by torch, on values saved for a gradient
             op = aten.alias.default
         asked, op = op, aten.zeros.default if op is aten._efficientzerotensor.default else op  # it has no memory
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.allclose.default):
@@ -221,7 +221,7 @@ class Watch(TorchDispatchMode):
             args = (*args[:3], _SUM, *args[4:])
         cut = () if recorder.types is None else recorder.types.of_results(op, args, kwargs)
         try:
-            with torch._C.DisableTorchFunction():  # what torch calls to record an op is not a call of the user's
+            with torch._C.DisableTorchFunction():  # the functions that torch calls to record an op are not the user's
                 if _is_number_alone(op, args):
                     args = (torch.scalar_tensor(args[0], dtype=_WRAPPED[type(args[0])]), *args[1:])
                 result = python_numbers.called(recorder.numbers, op, args, kwargs)
@@ -239,13 +239,13 @@ class Watch(TorchDispatchMode):
             return result
         except DynamicOutputShapeException as error:
             raise unknown_shape_error(op, where) from error
-        except (AssertionError, KeyError):  # torch's functions for tensors without values meet dtypes so
+        except (AssertionError, KeyError):  # how torch's functions for tensors without values refuse dtypes
             check_takes(op, args, kwargs)
             raise
 
 
 def _is_number_alone(op: Any, args: Sequence[Any]) -> bool:
-    """Whether a number is all that an op of a tensor is given, as `_conj(1j)`, which the gradient of x * 1j has."""
+    """Whether an op of a tensor is passed only a number, as `_conj(1j)` in the gradient of x * 1j."""
     if not args or type(args[0]) not in _WRAPPED or any(isinstance(x, torch.Tensor) for x in args):
         return False
     return isinstance(op._schema.arguments[0].type, torch.TensorType)
@@ -259,12 +259,12 @@ def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
 
 
 def has_effect(op: Any) -> bool:
-    """It is called for what it does, as `_linalg_check_errors` and not as `sin` or `_foreach_add_`."""
+    """Whether it is called for its effect: `_linalg_check_errors` is, `sin` and `_foreach_add_` are not."""
     return isinstance(op, torch._ops.OpOverload) and not op._schema.returns and not op._schema.is_mutable
 
 
 def _recorded_as_it_is(op: Any, args: Any, kwargs: Any) -> Any:
-    """Record an op with an effect without functionalization, which would want tokens that order the effects."""
+    """Record an op with an effect without functionalization, which would need tokens that order the effects."""
     from torch._subclasses.functional_tensor import FunctionalTensor, disable_functional_mode
 
     def plain(x: FunctionalTensor) -> torch.Tensor:
@@ -311,7 +311,7 @@ def _captured(tree: Any, is_outer: Callable[[torch.Tensor], bool]) -> Any:
     recorder = current_recorder()
     if recorder is None:
         return tree
-    with torch._C.DisableTorchFunction():  # else to ask for a shape would capture once more
+    with torch._C.DisableTorchFunction():  # otherwise reading a shape would capture once more
         return tree_map_only(torch.Tensor, lambda x: recorder.capture(x) if is_outer(x) else x, tree)
 
 

@@ -1,8 +1,8 @@
-"""What a function closes over: the tensors that it can reach without being given them, and how to find them again.
+"""What a function closes over: the tensors that it can reach without being passed them, and how to find them again.
 
 A traced function must not bake such values in: they may be rebound or changed later. So every tensor that the trace
-meets is looked for here, and where it is found (a global, a cell of the closure, an attribute, an element, a module's
-parameter) the way to it is kept and walked again at each call.
+uses is looked for here, and where it is found (a global, a cell of the closure, an attribute, an element, a module's
+parameter) the path to it is kept and followed again at each call.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PathStep = tuple[str, Any]
 
 
 def reachable(roots: Sequence[Any]) -> tuple[dict[int, list[tuple[PathStep, ...]]], list[torch.nn.Module]]:
-    """The ways to all tensors that can be reached from a function and its static arguments.
+    """The paths to all tensors that can be reached from a function and its static arguments.
 
     Returns:
-        id of a tensor -> the ways to it, several where it has several names; the first step says from which root.
-        And the modules on the ways, a traced graph being none.
+        id of a tensor -> the paths to it, several where it has several names; the first step says from which root.
+        And the modules on the paths, without traced graphs.
     """
     found: dict[int, list[tuple[PathStep, ...]]] = {}
     modules: dict[torch.nn.Module, None] = {}
@@ -52,7 +52,7 @@ def reachable(roots: Sequence[Any]) -> tuple[dict[int, list[tuple[PathStep, ...]
 
 
 def follow(roots: Sequence[Any], path: tuple[PathStep, ...]) -> Any:
-    """Walk a way again. Raises LookupError, AttributeError, TypeError or ValueError where it has ended."""
+    """Follow a path again. Raises LookupError, AttributeError, TypeError or ValueError where a step is gone."""
     value: Any = roots
     for kind, key in path:
         value = _STEPS[kind](value, key)
@@ -60,7 +60,7 @@ def follow(roots: Sequence[Any], path: tuple[PathStep, ...]) -> Any:
 
 
 def spelled(path: tuple[PathStep, ...]) -> str:
-    """The way as a learner would write it."""
+    """The path as a learner would write it."""
     text = ""
     for kind, key in path:
         if kind in ("global", "cell"):
@@ -124,7 +124,7 @@ def _children(value: Any) -> Iterator[tuple[PathStep, Any]]:
         if _has_state(value):
             yield from ((("attribute", k), getattr(value, k)) for k in vars(value) if k == "__call__" or k[:2] != "__")
     elif "__wrapped__" in getattr(value, "__dict__", {}) and type(value).__module__.startswith("tinyshard."):
-        yield ("attribute", "__wrapped__"), value.__wrapped__  # jitted or mapped: its caches hold what old traces met
+        yield ("attribute", "__wrapped__"), value.__wrapped__  # jitted or mapped: its caches hold tensors of old traces
     elif not isinstance(value, types.ModuleType | torch.fx.Graph):
         yield from ((("attribute", k), v) for k, v in list(getattr(value, "__dict__", {}).items()))
         slots = (k for kind in type(value).__mro__ for k in (vars(kind).get("__slots__") or ()))
@@ -139,7 +139,7 @@ def _has_state(kind: type) -> bool:
 
 
 def _of_class(value: Any) -> Iterator[tuple[PathStep, Any]]:
-    """An object's methods and class attributes: they stand in its class and in those that it inherits from."""
+    """An object's methods and class attributes: they are in its class and in those that it inherits from."""
     for i, kind in enumerate(type(value).__mro__):
         if _has_state(kind):
             yield ("class", i), kind

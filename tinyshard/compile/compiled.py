@@ -1,4 +1,4 @@
-"""Lowered and Compiled: what jit made for one signature, to be read and to be called; it never traces again."""
+"""Lowered and Compiled: the trace and the program of one signature, to be read and called without a new trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Compiled:
         donated: Sequence[int] = (),
     ) -> None:
         self._name = name
-        self._called = f"ts.{what}({name})"  # what compiles again
+        self._called = f"ts.{what}({name})"  # the call that compiles again
         self._entry = entry
         self._roots = roots
         self._donated = donated
@@ -68,7 +68,7 @@ class Compiled:
                 or on what requires a gradient.
             ShardingError: a committed Array with another layout; or the program is for an abstract mesh.
 
-        Communication: what `as_text()` says.
+        Communication: the collectives in `as_text()`.
         """
         if is_tracing() or torch._C._functorch.maybe_current_level() is not None:
             problem = "a compiled function is called inside jit or a transformation"
@@ -145,7 +145,7 @@ class Compiled:
                 )
 
     def _assignment_now(self, operands: Sequence[Any]) -> DeviceAssignment:
-        """Where it runs, in the words of the operands: it may have been compiled on an abstract mesh."""
+        """Where it runs, on the operands' mesh: it may have been compiled on an abstract mesh."""
         bound = [x for x in operands if getattr(x, "committed", False)]
         mesh = next((x._mesh for x in bound if x._mesh is not None), self._assignment.mesh)
         refuse_abstract(mesh, self._name)
@@ -155,12 +155,12 @@ class Compiled:
 
     @property
     def program(self) -> Program:
-        """What each device runs."""
+        """The program that each device runs."""
         return self._executable.program
 
     @property
     def input_shardings(self) -> tuple[Any, Any]:
-        """Where the arguments lie when it is called: (args, kwargs) with a Sharding for each tensor, no static ones."""
+        """The shardings of the arguments: (args, kwargs) with a Sharding for each tensor, without static ones."""
         mesh, shardings = self._assignment.mesh, iter(zip(self._given, self._executable.inputs, strict=False))
 
         def sharding_of(given: Sharding | None, layout: Any) -> Sharding:
@@ -173,7 +173,7 @@ class Compiled:
 
     @property
     def output_shardings(self) -> Any:
-        """Where the results lie: the tree of what the function returns, a Sharding for each tensor."""
+        """The shardings of the results: the tree that the function returns, with a Sharding for each tensor."""
         named = self._executable.shardings or (None,) * len(self._executable.results)
         found = [
             given or express(result[0], self._assignment.mesh)
@@ -184,23 +184,23 @@ class Compiled:
         return tree_unflatten(leaves, self._entry.traced.out_tree)
 
     def as_text(self) -> str:
-        """What each device runs, one step a line: local shapes, collectives, and the bytes that a device sends."""
+        """The program, one step per line: local shapes, collectives, and the bytes that a device sends."""
         return program_text(self.program, axis_names(self.program, self._assignment.mesh))
 
     def cost_analysis(self) -> Cost:
-        """Floating-point operations of one device, and what it sends by each collective along each axis."""
+        """Floating-point operations of one device, and the bytes that it sends, by collective and axis."""
         return cost_of(self.program, axis_names(self.program, self._assignment.mesh))
 
     def memory_analysis(self) -> MemoryAnalysis:
         """Bytes that one device holds: arguments, results, the peak, and during each step; a model.
 
-        Counted are the arguments, from the first step to the last, but donated ones to their last use; every other
-        value from the step that makes it to the last step that needs it; results to the end. A view takes no memory of
-        its own. What an op or an exchange needs for itself while it runs is not counted. `Device.memory_stats()` counts
-        the same while the program runs.
+        Arguments count from the first step to the last, donated ones to their last use; every other value counts from
+        the step that makes it to the last step that needs it; results count to the end. A view takes no memory. The
+        temporary memory of an op or a collective is not counted. `Device.memory_stats()` counts the same while the
+        program runs.
 
         Returns:
-            A MemoryAnalysis; printed, it is a line for each step.
+            A MemoryAnalysis; printed, it has a line for each step.
 
         Communication: none.
 
@@ -256,7 +256,7 @@ class Lowered:
 
     @property
     def out_info(self) -> Any:
-        """What the function returns, with a ShapeDtypeStruct for each tensor.
+        """The tree that the function returns, with a ShapeDtypeStruct for each tensor.
 
         Communication: none.
         """
@@ -288,7 +288,7 @@ def collectives_in(compiled: Compiled) -> CollectiveCounts:
     Returns:
         A tuple with a CollectiveCount for each kind along the same axes: `kind`, `axes` (names of the mesh's axes),
         `count`, and `nbytes`, the bytes that the busiest device sends in all of them together. The bytes are a model,
-        a lower bound where blocks go around a ring, and no measurement. Printed, it is a line for each.
+        a lower bound where blocks go around a ring, not a measurement. Printed, it has a line for each.
 
     Raises:
         DtypeError: `compiled` is something else, such as the function itself.

@@ -1,12 +1,12 @@
-"""torch.cond where it is given Arrays: torch's own would compile the branches, and an Array cannot be compiled.
+"""torch.cond of Arrays: torch's own would compile the branches, and torch.compile does not take an Array.
 
     in a trace, under torch.func    both branches run, and a `where` chooses between their results
     otherwise                       the predicate is read, and one branch runs
 
-In a program, what a branch costs is paid in any case; `ts.lax.cond` is one step, of which the devices run one branch.
+A program runs both branches in any case; `ts.lax.cond` is one step, and the devices run one of its branches.
 
-Every control flow function of torch (cond, while_loop, scan, map, associative_scan) ends in one call of its own, which
-compiles. That call is replaced, so `from torch import cond` may stand before the import of tinyshard.
+Every control flow function of torch (cond, while_loop, scan, map, associative_scan) ends in a call of one operator,
+which compiles. That call is replaced, so `from torch import cond` may come before the import of tinyshard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tinyshard.runtime.controller.lineage import users_line
 
 
 def _on_arrays(compile_and_call: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch's control flow functions end in: their operators, and functions and operands, flat."""
+    """The calls in which torch's control flow functions end: their operators, and functions and operands, flat."""
 
     def called(function: Any, args: Sequence[Any], kwargs: Any = None) -> Any:
         if not is_tracing() and not any(isinstance(innermost(x), Array) for x in tree_leaves(args)):

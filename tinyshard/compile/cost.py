@@ -22,7 +22,7 @@ class CollectiveCount:
 
     Attributes:
         kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", or "transfer".
-        axes: the mesh's own names of the axes, one by one also where the plan has several as one.
+        axes: the names of the mesh axes, each listed even where the plan merges several into one.
         count: how many of them.
         nbytes: bytes that the busiest device of each sends, by the model of `bytes_sent`, added up.
     """
@@ -51,11 +51,11 @@ class CollectiveCounts(tuple[CollectiveCount, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Gathers:
-    """All-gathers of operands that one op needs in fewer parts than they lie in; they are part of the traffic too.
+    """All-gathers of operands that an op needs in fewer parts than they have; the traffic includes them.
 
     Attributes:
         op: the op.
-        why: what it needs, or why no rule keeps its operands sharded.
+        why: the layout that it needs, or why no rule keeps its operands sharded.
         count: how many of them.
         nbytes: bytes that the busiest device of each sends, by the model of `bytes_sent`, added up.
     """
@@ -68,12 +68,12 @@ class Gathers:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one call costs each device.
+    """The cost of one call for each device.
 
     Attributes:
         flops: multiplications and additions of matrix products, convolutions and attention (torch's own formulas).
-        traffic: what is sent, by kind of collective and axes, in the order of the program.
-        gathers: the part of it that ops need which cannot keep their operands sharded, by op.
+        traffic: the collectives, by kind and axes, in the order of the program.
+        gathers: those of the traffic for ops that cannot keep their operands sharded, by op.
     """
 
     flops: int
@@ -164,7 +164,7 @@ def _add(total: list[int], times: int, nbytes: int) -> None:
 def with_bodies(program: Program, times: int = 1, *, every: bool = False) -> Iterator[tuple[Program, int]]:
     """A program and the bodies of its control flow, each with how often it runs, in the order of the text.
 
-    The rounds of a while loop are not known: one is counted. Of branches the one that costs most is counted.
+    The number of rounds of a while loop is not known: one is counted. Of several branches the most expensive counts.
 
     Args:
         every: all branches.
@@ -177,13 +177,13 @@ def with_bodies(program: Program, times: int = 1, *, every: bool = False) -> Ite
 
 
 def _weight(program: Program) -> tuple[int, int, int]:
-    """What a program costs, to compare it: operations, bytes sent, steps."""
+    """A program's cost, for comparisons: operations, bytes sent, steps."""
     cost = cost_of(program, [(str(axis),) for axis in range(len(program.axes))])
     return cost.flops, cost.nbytes, len(program.steps)
 
 
 def flops_of(program: Program, step: Eqn) -> int:
-    """Multiplications and additions of one step, by torch's own formulas; 0 for an op that has none there."""
+    """Multiplications and additions of one step, by torch's own formulas; 0 for an op without a formula."""
     from torch.utils.flop_counter import flop_registry
 
     op = find_op(step.op)

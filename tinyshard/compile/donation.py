@@ -1,7 +1,7 @@
-"""Donated arguments: their memory may be used again as soon as the program has used them last.
+"""Donated arguments: their memory may be reused after the program's last use of them.
 
     f = ts.jit(lambda p, g: p - 0.1 * g, donate_argnums=0)
-    p = f(p, g)         the handle on the old p is gone; the devices free its blocks at their last use
+    p = f(p, g)         the handle of the old p is deleted; the devices free its blocks after their last use
 
 An argument is donated if a result has the shape and dtype of its blocks, so that it can take their place; for others
 there is a warning, and they stay as they are. So it is under a transformation: a derivative may need them.
@@ -51,7 +51,7 @@ def donated_operands(bound: Bound, numbers: Sequence[int], names: Collection[str
 
 
 def usable(program: Program, donated: Sequence[int]) -> tuple[int, ...]:
-    """Those of the donated inputs whose place a result can take; a UserWarning names the others."""
+    """Those of the donated inputs whose memory a result can reuse; a UserWarning names the rest."""
     results = [program.metas[number] for number in program.outputs]
     used, left = [], []
     for number in donated:

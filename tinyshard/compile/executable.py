@@ -1,6 +1,6 @@
 """An executable: a program with its input and output layouts.
 
-One op on Arrays and a whole jitted function are made and called in the same way:
+An op on Arrays and a jitted function are compiled and called in the same way:
 
     assignment_of   which devices it runs on: those of the committed operands
     open_program    a builder with an input for each operand
@@ -41,8 +41,8 @@ class DeviceAssignment:
 
     Attributes:
         devices: ids in mesh order.
-        platform: what they are.
-        mesh: whose axis names the results speak.
+        platform: of the devices.
+        mesh: the mesh that names the axes of the results' shardings.
         committed: whether an operand bound the program to these devices.
     """
 
@@ -62,14 +62,15 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A program and where its inputs and results lie.
+    """A program, and the layouts of its inputs and results.
 
     Attributes:
         program: what the devices run.
         inputs: the layout in which each operand must be when the program is called.
-        results: layout, shape and dtype of each result; None where only running tells.
+        results: layout, shape and dtype of each result; None if its shape depends on values.
         gaps: positions at which one op returns None between its results.
-        shardings: what the user calls each result's layout, None where it was not named; empty if none was.
+        shardings: the sharding that the user named for each result, None for a result without one; empty if no result
+            has one.
     """
 
     program: Program
@@ -81,7 +82,7 @@ class Executable:
 
 @dataclass(frozen=True, slots=True)
 class UnalignedVar:
-    """A value of a program under a layout that the program's axes cannot say, as (3, 2) where they are (2, 3).
+    """A value of a program in a layout that the program's axes cannot express, as (3, 2) where they are (2, 3).
 
     Attributes:
         number: its number in the program.
@@ -127,7 +128,7 @@ def assignment_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | 
 
 
 def check_devices_live(operands: Sequence[Any]) -> None:
-    """Raise RuntimeStateError if the devices of an Array are gone. It starts none."""
+    """Raise RuntimeStateError if the devices of an Array are gone. Does not start devices."""
     running = lifecycle.running()
     for x in operands:
         if isinstance(x, Array) and x._buffer.runtime is not running:
@@ -154,13 +155,13 @@ def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> Sha
     return ShardingError(
         "Devices of all `Array` inputs and outputs should be the same.",
         got=f"{first} device ids {description(ours)}\nand {second} device ids {description(theirs)}",
-        rule="committed arrays meet only where they have the same devices in the same order",
+        rule="committed arrays must have the same devices in the same order",
         try_="ts.device_put one of them to the other's sharding",
     )
 
 
 def spec_of(x: Any, assignment: DeviceAssignment) -> InputSpec:
-    """How an operand stands to the program: in place with a layout, or still to be put there."""
+    """The spec of an operand: with its layout if it is on the program's devices, else still to be placed."""
     layout = getattr(x, "_layout", None)
     return InputSpec(shaped_type_of(x), layout if layout is not None and layout.devices == assignment.devices else None)
 
@@ -176,12 +177,12 @@ def open_program(
     Args:
         assignment: where it will run.
         specs: the operands.
-        targets: layouts that values of the program should be brought to.
-        required: layouts that decide on the program's axes before those of the operands do.
+        targets: layouts that values of the program will be resharded to.
+        required: layouts that determine the program's axes before those of the operands do.
 
     Returns:
-        The builder; a ShardedVar for each spec; the targets, and what is required, on the program's axes, None for
-        a layout that these cannot say. An operand with such a layout is brought to every device as a whole.
+        The builder; a ShardedVar for each spec; `targets` and `required` on the program's axes, with None for
+        a layout that these cannot express. An operand with such a layout is replicated.
     """
     known = [coarsest(s.layout) for s in specs if s.layout is not None]
     axes, written = _on_common_axes(assignment, [*map(coarsest, required), *known, *map(coarsest, targets)])
@@ -203,7 +204,7 @@ def open_program(
 def _on_common_axes(
     assignment: DeviceAssignment, layouts: Sequence[Layout]
 ) -> tuple[tuple[int, ...], list[Layout | None]]:
-    """Axes for a program, and all layouts on them; None for one that earlier ones exclude, as (2, 3) does (3, 2)."""
+    """Axes for a program, and all layouts on them; None for one that an earlier layout excludes: (2, 3) does (3, 2)."""
     layouts_on_axes: list[Layout] = [Layout(assignment.devices, (len(assignment.devices),), (), assignment.platform)]
     fits = []
     for layout in layouts:
@@ -225,7 +226,7 @@ def close_program(
 
     Args:
         inputs: as `open_program` gave them.
-        results: each result, as a bare number where only running tells its shape.
+        results: each result, as a bare number if its shape depends on values.
     """
 
     def layout(dims: Any) -> Layout:
@@ -249,16 +250,16 @@ def call(
     assignment: DeviceAssignment,
     donated: Sequence[int] = (),
 ) -> list[Array]:
-    """Call the program on its devices; returns at once unless only running tells the shape of a result.
+    """Call the program on its devices; returns at once unless the shape of a result depends on values.
 
     Args:
-        donated: positions of operands whose memory may be used again.
+        donated: positions of operands whose memory may be reused.
 
     Raises:
         RuntimeStateError: an operand's devices are gone, or it was donated before.
         DonationError: a donated operand is among the operands twice.
 
-    Communication: operands that are not in place are put there; then what the program does.
+    Communication: operands that are not in place are moved; then that of the program.
     """
     check_devices_live(operands)
     where = users_line()

@@ -1,4 +1,4 @@
-"""What flags print: why a jitted function is traced again; which op gathers an operand, on whose line, and why."""
+"""Texts that flags print: why a jitted function is traced again; which op gathers an operand, on which line and why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def explanation(
         leaf_names: what to call each tensor leaf of the new call.
         new, old: the signatures.
         where: the line that calls.
-        closed: for the same signature, what has become of the tensors that the function closes over.
+        closed: for the same signature, the changes of the tensors that the function closes over.
 
     Example:
         >>> print(explanation("f", [], None, [], "notebook.py:3"))
@@ -41,10 +41,10 @@ def explanation(
     known = list(old)
     if not known:
         return f"{name} is traced: it was not called before\n  at {where}"
-    # other containers, or another number of arguments, are farther away than any leaf
+    # a difference in containers, or in the number of arguments, counts more than any leaf
     alike = [before for before in known if _containers(before) == _containers(new)] or known
     differences = [list(_differences(leaf_names, before, new)) for before in alike]
-    nearest = min(reversed(differences), key=len)  # of equally near ones the latest
+    nearest = min(reversed(differences), key=len)  # among equals the latest
     lines = nearest[:MOST_LINES] or [*closed]
     if len(nearest) > MOST_LINES:
         lines.append(f"and {len(nearest) - MOST_LINES} more")
@@ -52,7 +52,7 @@ def explanation(
 
 
 def _containers(signature: Signature) -> tuple[object, ...]:
-    """How the arguments are put together, whatever the leaves are."""
+    """The structure of the arguments, without the leaves."""
     return signature.tree, signature.nones, len(signature.metas)
 
 

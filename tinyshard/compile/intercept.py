@@ -1,8 +1,8 @@
-"""Where a function of the user's runs inside a trace or a transformation: its calls of torch by what stands for them.
+"""The user's function in a trace or a transformation: its calls of torch are replaced where Arrays differ from tensors.
 
-function_overrides          says what: a mode of torch's looks each call up there
-torch.distributions         check nothing: values are not there. So under vmap
-torch.autograd.Function     noted: the graph alone does not tell the function's derivative
+function_overrides          has the replacements: a torch function mode looks each call up there
+torch.distributions         do not check their arguments: there are no values. The same under vmap
+torch.autograd.Function     is noted: the graph alone does not show the function's derivative
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import ImmutableError, ShardingError
 from tinyshard.core.jax_hints import OF_ARRAYS, no_attribute
 
-_unchecked: list[bool] = []  # for each block that is open, of any thread, what was there before the first one
+_unchecked: list[bool] = []  # for each open block, of any thread, the setting from before the first one
 _unchecked_lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def distributions_unchecked() -> Iterator[None]:
-    """In this block `torch.distributions` checks no parameters and values, unless `validate_args=True` says so."""
+    """In this block `torch.distributions` does not check parameters and values, except with `validate_args=True`."""
     base = torch.distributions.Distribution
     with _unchecked_lock:
         _unchecked.append(_unchecked[0] if _unchecked else base._validate_args)
@@ -53,10 +53,10 @@ def distributions_unchecked() -> Iterator[None]:
 
 
 class Intercept(TorchFunctionMode):
-    """Calls of torch by what stands for them here, and views by traced numbers.
+    """Replaces calls of torch, and tracks views by traced numbers.
 
     Args:
-        meanings: what is called in place of a function: `function_overrides.TRACED` or `TRANSFORMED`.
+        meanings: a function of torch -> its replacement: `function_overrides.TRACED` or `TRANSFORMED`.
         captures: whether outer values are captured before torch.func sees them.
     """
 
@@ -95,16 +95,16 @@ class Intercept(TorchFunctionMode):
 
 
 def _is_mapped(func: Any, args: Sequence[Any]) -> bool:
-    """Whether vmap maps an argument of a function that is not in place."""
+    """Whether vmap maps an argument, and the function is not in place."""
     name = getattr(func, "__name__", "")
     is_in_place = name.endswith("_") and not name.endswith("__")
     return not is_in_place and any(isinstance(x, torch.Tensor) and is_batchedtensor(x) for x in args)
 
 
 class transform_scope(op_scope):
-    """One call of a transformation: a user's function runs inside, whose values the transformation's are.
+    """One call of a transformation: the user's function runs inside it, on the transformation's values.
 
-    In inference_mode torch would count no writes: here it only switches gradients off.
+    In inference_mode torch would not count writes: here it only switches gradients off.
     """
 
     __slots__ = ("_counted", "_depth", "_intercept")
@@ -123,7 +123,7 @@ class transform_scope(op_scope):
     def __exit__(self, *args: object) -> None:
         try:
             if self._intercept is not None:
-                self._intercept.__exit__(*args)  # it may refuse what is left of the views
+                self._intercept.__exit__(*args)  # it may refuse a view that is left
         finally:
             while torch._C._len_torch_function_stack() > self._depth:  # Ctrl-C as torch ended the mode
                 torch._C._pop_torch_function_stack()
@@ -132,7 +132,7 @@ class transform_scope(op_scope):
 
 
 def _noting(asks_for_setup: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """What `apply` of a Function of the user's asks first: its use is noted, where `apply` was bound before, too."""
+    """Called first by `apply` of the user's Function: notes its use, even if `apply` was bound earlier."""
 
     def asked(setup_context: Any) -> bool:
         if is_tracing():
@@ -161,7 +161,7 @@ def _check_varying(name: str, args: Sequence[Any]) -> None:
 
 
 def _without_gradients(enter: Callable[[Any], None]) -> Callable[[Any], None]:
-    """inference_mode in a trace switches gradients off, as no_grad does: in it torch counts no writes."""
+    """inference_mode in a trace switches gradients off, as no_grad does: torch itself would not count writes in it."""
 
     def entered(block: Any) -> None:
         if is_tracing():
@@ -177,7 +177,7 @@ def _shown(show: Callable[[Any], str]) -> Callable[[Any], str]:
 
 
 def _attribute(_: None) -> Callable[[Any, str], Any]:
-    """What stands for an attribute of jax.Array's that a traced value has not."""
+    """The replacement of an attribute of jax.Array that a traced value does not have."""
 
     def attribute(x: torch.Tensor, name: str) -> Any:
         return no_attribute(x, name) if name in OF_ARRAYS and is_tracing() else object.__getattribute__(x, name)

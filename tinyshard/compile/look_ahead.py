@@ -1,4 +1,4 @@
-"""What the ops ahead want of a partial sum: that it is combined once, and where.
+"""Looks at the ops that will use a partial sum, so that it is combined once, and decides where.
 
 An op that is linear in a partial sum may leave it partial, so that it is combined later. Where several ops take the
 sum, it may be combined several times. In a step of Adam the gradient g of a weight is a partial sum over the batch:
@@ -37,7 +37,7 @@ class LookAhead:
 
     Args:
         axes: sizes of the program's axes.
-        values: what each node became so far.
+        values: the value of each node so far.
     """
 
     def __init__(self, axes: Axes, values: Mapping[Node, Any]) -> None:
@@ -52,8 +52,8 @@ class LookAhead:
         return self._decided[node]
 
     def _is_combined(self, node: Node) -> bool:
-        """Whether a sum that stays partial would be combined by itself all the same, or as values larger than it."""
-        cone, needed = {node}, dict[Node, None]()  # what is linear in the sum; what is combined in its place
+        """Whether a sum that stays partial would later be combined anyway, by itself or as larger values."""
+        cone, needed = {node}, dict[Node, None]()  # nodes linear in the sum; nodes that are combined in its place
         ahead = [node]
         for reached in ahead:  # grows
             for user in reached.users:
@@ -69,12 +69,12 @@ class LookAhead:
                     needed[reached if computes_each_element(user.target) else user] = None
             if node in needed or sum(map(_numel, needed)) > _numel(node):
                 return True
-            if len(node.users) == 1:  # what that op makes is decided for itself
+            if len(node.users) == 1:  # the result of that op is decided on by itself
                 return False
         return False
 
     def _is_linear(self, user: Node, node: Node, cone: set[Node]) -> bool:
-        """Whether an op leaves the sum partial that is `node`."""
+        """Whether an op leaves the sum `node` partial."""
         op: Any = user.target
         if op in _SCALES:
             return scales_parts(op, user.args[1], node.meta["val"].dtype)
@@ -88,7 +88,7 @@ class LookAhead:
         return bool(value.partial) if isinstance(value, ShardedVar) else value is None and unknown
 
     def _layout(self, node: Node) -> Dims:
-        """The layout of the first sharded value that an elementwise op has beside the sum, if it sends no more."""
+        """The layout of the first sharded value that an elementwise op uses with the sum, if it does not send more."""
         have: ShardedVar = self.values[node]
         stays = bytes_between(have, replace(have, partial=()), self.axes)
         seen, ahead = {node}, [node]
@@ -113,5 +113,5 @@ def _is_elementwise(node: Node, shape: tuple[int, ...]) -> bool:
 
 
 def _numel(node: Node) -> int:
-    value = node.meta.get("val")  # a check of values makes nothing
+    value = node.meta.get("val")  # a check of values has no result
     return math.prod(value.shape) if isinstance(value, torch.Tensor) else 0

@@ -1,11 +1,10 @@
 """The memory of a program: how many bytes a device holds during each step, counted from the steps alone.
 
-What is counted: the inputs, from the first step to the last, since whoever calls the program holds them, but donated
-ones to the last step that needs them; every other
-value from the step that makes it to the last step that needs it; results to the end. A view (a transpose, a slice, an
-expanded number) takes no memory of its own and keeps alive what it looks at.
+Inputs count from the first step to the last, since the caller holds them, donated ones to the last step that needs
+them; every other value counts from the step that makes it to the last step that needs it; results count to the end. A
+view (a transpose, a slice, an expanded number) takes no memory and keeps the viewed value alive.
 
-What is not: what an op needs for itself while it runs, and what the library that exchanges the blocks keeps for that.
+Not counted are the temporary memory of an op and the buffers of the library that communicates.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from tinyshard.runtime.worker.executor import is_view
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """One step, and what a device holds while it runs.
+    """One step, and the bytes that a device holds while it runs.
 
     Attributes:
         op: as in the program's text, "aten.mm.default" or "all_gather".
-        result: "%5: f32[16, 4]", as in the program's text; "" where a step makes nothing.
+        result: "%5: f32[16, 4]", as in the program's text; "" for a step without a result.
         communicates: whether data crosses between devices.
         nbytes: held while the step runs, its operands and its result included.
     """
@@ -38,12 +37,12 @@ class StepMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnalysis:
-    """What one device holds while a program runs, in bytes. Made by `Compiled.memory_analysis()`.
+    """The bytes that one device holds while a program runs. Made by `Compiled.memory_analysis()`.
 
     Attributes:
         argument_nbytes: the arguments alone, closed-over tensors included, before the first step.
         output_nbytes: the results.
-        steps: what is held during each step, in order.
+        steps: the bytes held during each step, in order.
         alias_size_in_bytes: of the donated arguments whose place results take, as JAX calls it.
     """
 
@@ -81,7 +80,7 @@ class MemoryAnalysis:
 
 
 def memory_of(program: Program, donated: Sequence[int] = ()) -> MemoryAnalysis:
-    """Count what a device holds during each step of a program; it frees donated inputs at their last use.
+    """Count the bytes that a device holds during each step of a program; it frees donated inputs at their last use.
 
     Communication: none.
     """
@@ -100,14 +99,14 @@ def memory_of(program: Program, donated: Sequence[int] = ()) -> MemoryAnalysis:
 
 
 def _within(program: Program, step: Eqn) -> int:
-    """What the bodies of control flow hold at most, beside their inputs and the results of the step.
+    """The peak of the bodies of control flow, without their inputs and the results of the step.
 
-    A round of a loop is given what the round before has made, one of the results, and frees it at its last use.
+    A round of a loop is passed the carry of the round before, one of the results, and frees it at its last use.
     """
     carry = range(len(step.args[0])) if step.op in ("scan", "while") else ()
     extra = 0
     for k, body in enumerate(step.bodies):
-        is_round = k == len(step.bodies) - 1  # a while has a test before it, which frees nothing
+        is_round = k == len(step.bodies) - 1  # the test of a while comes before it and frees nothing
         memory = memory_of(body, carry if is_round else ())
         extra = max(extra, memory.peak_nbytes - memory.argument_nbytes)
     branch_nbytes = sum(_nbytes(program, n) for n in step.results) if step.op == "cond" else 0

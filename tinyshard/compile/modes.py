@@ -1,5 +1,4 @@
-"""What of a module decides on the graph of a function that uses it, beside its tensors: whether it is training, its
-hooks, and what it is made of."""
+"""The state of a module that a graph depends on, beside its tensors: whether it is training, its hooks, its parts."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 
 class Mode(NamedTuple):
-    """A module that a trace met, and how it was then: the graph may be another one where it is otherwise.
+    """A module that a trace used, and its state then: if that changes, the graph may change.
 
     Attributes:
         module: the module.
         training: whether it was training.
-        hooks: the numbers of its hooks, each of which torch gives once.
+        hooks: the numbers of its hooks; torch never reuses a number.
         parts: the names of its own tensors and modules, and which modules these are.
     """
 
@@ -40,7 +39,7 @@ class Mode(NamedTuple):
         )
 
     def changes(self) -> list[str]:
-        """What has become of it, for a learner."""
+        """The changes since then, in words."""
         module: Any = self.module()
         if module is None:
             return ["a module that it uses is gone"]
@@ -55,7 +54,7 @@ class Mode(NamedTuple):
 
 
 def mode_of(module: torch.nn.Module) -> Mode:
-    """How a module is now."""
+    """The present state of a module."""
     return Mode(weakref.ref(module), module.training, _hooks(module), _parts(module))
 
 
@@ -75,7 +74,7 @@ def _hooks(module: torch.nn.Module) -> tuple[tuple[int, ...], ...]:
 
 def _parts(module: torch.nn.Module) -> tuple[Any, ...]:
     inner, tensors, buffers = module._modules, module._parameters, module._buffers
-    # a module that is gone is known by its own entry: no other one passes for it under its number
+    # the entry of a module that is gone stays: no new module with the same id is taken for it
     return (
         *inner,
         *map(id, inner.values()),

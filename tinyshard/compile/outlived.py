@@ -1,5 +1,5 @@
-"""Traced values that outlive their trace: where the function returns them in an object, an error at once; elsewhere an
-error to use, that names the function.
+"""Traced values that outlive their trace: in a returned object they are an error at once; elsewhere their use is an
+error that names the function.
 
 return {"w": w}             a tree: the computed value takes the place of the traced one
 return State(w)             refused, unless State is registered with torch's trees
@@ -89,8 +89,8 @@ def end_value(x: torch.Tensor, name: str) -> None:
     """Make a value of a trace an error to use.
 
     Args:
-        x: a stand-in, or what a transformation inside of the trace wrapped around one; a plain tensor, as a constant
-            that autograd makes, stays one.
+        x: a stand-in, or a transformation's wrapper around one; a plain tensor, as a constant that autograd makes,
+            stays usable.
         name: of the function that was traced.
     """
     from torch._subclasses.functional_tensor import FunctionalTensor
@@ -107,7 +107,7 @@ def end_value(x: torch.Tensor, name: str) -> None:
 
 @functools.cache
 def _kinds() -> tuple[type, type]:
-    """The classes of ended stand-ins, and of what is wrapped around them."""
+    """The classes of ended stand-ins, and of wrappers around them."""
     from torch._subclasses.functional_tensor import FunctionalTensor
 
     return type("EndedStandIn", (_Ended, FunctionalTensor), {}), type("EndedWrapper", (_Ended, torch.Tensor), {})

@@ -1,4 +1,4 @@
-"""What a trace changes for the whole process."""
+"""State of the process that a trace changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MISSING = object()
 
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
-    """A block after which what torch's tracer and a trace replace in the process is as it was before."""
+    """A block that restores what torch's tracer and a trace replace in the process."""
     import torch._dynamo.eval_frame as eval_frame
     import torch.fx._symbolic_trace as symbolic_trace
     import torch.fx.experimental.proxy_tensor as proxy_tensor
@@ -43,7 +43,7 @@ def process_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
-    """Without torch's log of an error in the shapes: the error is raised, and a page of its stack helps nobody."""
+    """Without torch's log of an error in the shapes: the error is raised, and its logged stack does not help."""
 
     def has_no_error(record: logging.LogRecord) -> bool:
         return record.exc_info is None

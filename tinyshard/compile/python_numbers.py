@@ -1,10 +1,10 @@
-"""A Python number among the arguments keeps no dtype of its own beside a tensor, as in eager torch.
+"""A Python number among the arguments does not promote a tensor, as in eager torch.
 
 jit(torch.mul)(f16[], 3.0)              f16[]: as torch.tensor(1.0, dtype=torch.float16) * 3.0
 jit(torch.mul)(f16[], torch.tensor(3.0))   f32[]: two tensors
 
-In a trace the number is a 0-d tensor without a value. Beside tensors with dims torch promotes it as a number; beside
-0-d ones it would count as a tensor.
+In a trace the number is a 0-d tensor without a value. With tensors that have dims torch promotes it as a number; with
+0-d tensors it would count as a tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Numbers = MutableMapping[torch.Tensor, None]  # stand-ins for numbers, and what 
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether torch takes an argument for a Python number, or, in a trace, whether it stands for one."""
+    """Whether torch treats an argument as a Python number, or, in a trace, whether it is the stand-in for one."""
     recorder = current_recorder()
     return isinstance(leaf, _NUMBERS) or (
         recorder is not None and isinstance(leaf, torch.Tensor) and leaf in recorder.numbers
@@ -42,13 +42,13 @@ def note_numbers(operands: Sequence[Any], numbers: Sequence[bool]) -> None:
 
 
 def called(numbers: Numbers, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call an op of a trace, whose result has the dtype that it has where a number is not a tensor.
+    """Call an op of a trace so that its result has the dtype that it has with Python numbers.
 
-    An arithmetic op computes in the number's own precision, and its result is rounded: `loss * 65536.0` of a 0-d
+    An arithmetic op computes in the number's precision, and its result is rounded: `loss * 65536.0` of a 0-d
     float16 is finite where the product is. A comparison rounds the number first.
 
     Args:
-        numbers: the numbers of the trace; the result is added where it is one too.
+        numbers: the numbers of the trace; the result is added if it is one too.
         op: an aten op, and its arguments.
     """
     if not numbers:
@@ -70,7 +70,7 @@ def called(numbers: Numbers, op: Any, args: Sequence[Any], kwargs: dict[str, Any
 
 
 def called_under_vmap(numbers: Numbers, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of torch's that vmap maps: beside the 0-d value of an example vmap takes a number for a tensor.
+    """Call a function that vmap maps: with the 0-d value of an example vmap treats a number as a tensor.
 
     Args:
         numbers: the numbers of the trace.
@@ -86,7 +86,7 @@ def called_under_vmap(numbers: Numbers, function: Callable[..., Any], *args: Any
 
 
 def rounded(numbers: Numbers, tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments with each number of the dtype in which torch computes with it; as they are beside tensors with dims."""
+    """Arguments with each number in the dtype in which torch computes; unchanged with tensors that have dims."""
     others = [x for x in tensors if x not in numbers]
     kind = max(map(_kind_of, others))
     deciding = [x for x in others if _kind_of(x) == kind]
@@ -102,7 +102,7 @@ def rounded(numbers: Numbers, tensors: Sequence[torch.Tensor], args: Any, kwargs
 
 
 def _kind_of(x: torch.Tensor) -> int:
-    """The place of a tensor's dtype among bool, int, float and complex."""
+    """The rank of a tensor's dtype among bool, int, float and complex."""
     if x.is_complex() or x.is_floating_point():
         return 3 if x.is_complex() else 2
     return 0 if x.dtype is torch.bool else 1
@@ -110,6 +110,6 @@ def _kind_of(x: torch.Tensor) -> int:
 
 @functools.cache
 def _result_type(dtype: torch.dtype, kind: int, _default: torch.dtype) -> torch.dtype:
-    """What torch computes in, for a 0-d tensor and a number of a kind."""
+    """The dtype in which torch computes, for a 0-d tensor and a number of a kind."""
     with _disable_current_modes():
         return torch.result_type(torch.empty((), dtype=dtype), _KINDS[kind](1))

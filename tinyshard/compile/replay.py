@@ -16,7 +16,7 @@ Function = Callable[..., Sequence[torch.Tensor]]
 
 aten = torch.ops.aten
 
-# what torch calls where no gradient is asked for, and has no derivative of -> the same op with one
+# ops without a derivative, which torch calls where no gradient is needed -> the same op with a derivative
 _WITH_DERIVATIVE = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default}
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
 
@@ -29,7 +29,7 @@ class _Replay(Interpreter):
             return primitive.replay(args, kwargs)
         if op is aten.detach.default:  # the user's: a gradient stops there
             return args[0].detach()
-        if op is _FLASH and not _is_second_used(node):  # no derivative by its mask: torch chooses once more
+        if op is _FLASH and not _is_second_used(node):  # no derivative with respect to its mask: torch chooses again
             named = dict(zip(("query", "key", "value", "dropout_p", "is_causal"), args, strict=False))
             return torch.nn.functional.scaled_dot_product_attention(**named, **kwargs), None
         if op is aten.copy.default:  # torch has no derivative of it
@@ -39,13 +39,13 @@ class _Replay(Interpreter):
             if args[0].is_complex():  # torch has no derivative of it
                 x, part = (torch.view_as_real(x.resolve_conj()) for x in args[:2])
                 return torch.view_as_complex(op(x, part, args[2] % args[0].dim(), *args[3:]))
-        if op is aten.select_scatter.default:  # torch's vmap of it has a wrong gradient, and it has none of complex x
+        if op is aten.select_scatter.default:  # torch's vmap of it has a wrong gradient, and for complex x none
             return _with_part(*args)
         return _WITH_DERIVATIVE.get(op, op)(*args, **kwargs)
 
 
 def _with_part(x: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> torch.Tensor:
-    """x, with this in the place of `x.select(dim, index)`."""
+    """x with another tensor in place of `x.select(dim, index)`."""
     dim, size = dim % x.dim(), x.shape[dim]
     is_there = torch.arange(size) == index % size
     return torch.where(is_there.reshape([size, *[1] * (x.dim() - dim - 1)]), part.to(x.dtype).unsqueeze(dim), x)
@@ -63,7 +63,7 @@ def _is_second_used(node: torch.fx.Node) -> bool:
 
 
 def replayed(traced: Traced) -> Function:
-    """A graph as a function of all its inputs, to be transformed; what autocast converts, the graph says."""
+    """A graph as a function of all its inputs, to be transformed; the graph has autocast's conversions already."""
 
     def function(*xs: torch.Tensor) -> Sequence[torch.Tensor]:
         with torch._C._DisableAutocast():
@@ -73,7 +73,7 @@ def replayed(traced: Traced) -> Function:
 
 
 def replayed_with_values(traced: Traced, is_chosen: Callable[[torch.fx.Node], bool]) -> Function:
-    """As `replayed`, and after the results it returns what the chosen nodes made, in their order."""
+    """As `replayed`; after the results it returns the values of the chosen nodes, in their order."""
 
     def function(*xs: torch.Tensor) -> Sequence[torch.Tensor]:
         walk = _Choosing(is_chosen)
@@ -84,7 +84,7 @@ def replayed_with_values(traced: Traced, is_chosen: Callable[[torch.fx.Node], bo
 
 
 class _Choosing(_Replay):
-    """A replay that keeps what some nodes make."""
+    """A replay that keeps the values of some nodes."""
 
     def __init__(self, is_chosen: Callable[[torch.fx.Node], bool]) -> None:
         self._is_chosen = is_chosen
@@ -110,7 +110,7 @@ def gradients(
     results: Sequence[int],
     cotangents: Sequence[torch.Tensor],
 ) -> Sequence[torch.Tensor]:
-    """The gradients of the `wanted` inputs, from those of some `results`, all by their numbers."""
+    """The gradients with respect to the `wanted` inputs, from those of some `results`, all by their numbers."""
     with silenced():
         pull: Any = torch.func.vjp(_of_some(function, inputs, wanted, results), *(inputs[i] for i in wanted))[1]
         return tuple(pull(tuple(cotangents)))
@@ -132,7 +132,7 @@ def tangents(
 def _of_some(
     function: Function, inputs: Sequence[torch.Tensor], numbers: Sequence[int], results: Sequence[int]
 ) -> Function:
-    """The function of the inputs of these numbers, the others as they are; of its results those of these numbers."""
+    """The graph as a function of some inputs, with all other inputs fixed, that returns some of its results."""
 
     def alone(*chosen: torch.Tensor) -> Sequence[torch.Tensor]:
         xs = list(inputs)

@@ -1,4 +1,4 @@
-"""What decides whether a trace fits a call: how the arguments are put together, shapes, dtypes, static values.
+"""A call's signature: the structure of the arguments, shapes, dtypes, static values. Equal signatures share a trace.
 
 f(x, {"w": w}, n)  with n static  ->  tree (*, {"w": *}, static), f32[8, 4], f32[4], n = 3
 """
@@ -31,16 +31,16 @@ _ROUNDED = frozenset((float, complex))  # to single precision, as torch converts
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What decides whether a trace fits a call.
+    """The key of a trace: calls with equal signatures share it.
 
     Attributes:
-        tree: how the arguments are put together.
+        tree: the structure of the arguments.
         metas: shapes and dtypes of the tensor leaves.
         static: (position or name, the types in it, value) of each static argument.
         nones: which leaves are None.
         numbers: which tensor leaves are Python numbers.
         flags: configuration that changes programs, and the mesh that is set.
-        around: of what is mapped over devices, the mesh, and the names and sizes of mapped axes around it.
+        around: for a function mapped over devices, the mesh, and the names and sizes of the mapped axes around it.
         types: how the tensor leaves are cut along explicit axes; None without such axes.
     """
 
@@ -56,14 +56,14 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One call, taken apart.
+    """One call, flattened.
 
     Attributes:
-        signature: what must be the same for the next call to find the same trace.
-        operands: the tensor leaves, in order; a ShapeDtypeStruct may stand for one.
+        signature: the key of the trace.
+        operands: the tensor leaves, in order; a ShapeDtypeStruct may be among them.
         names: what a learner would call each operand, as "params[0]['w']".
-        call: calls the function with other tensors in the places of the operands.
-        split: how the operands go to the devices, for what is mapped over devices.
+        call: calls the function with other tensors in place of the operands.
+        split: how the operands are distributed over the devices, for a function mapped over devices.
     """
 
     signature: Signature
@@ -92,7 +92,7 @@ def bind(
     kwargs: dict[str, Any],
     what: str = "jit",
 ) -> Bound:
-    """Take a call apart into what is traced and what is static.
+    """Split a call into its traced and its static arguments.
 
     Args:
         function: the user's.
@@ -145,8 +145,8 @@ def types_in(value: Any, depth: int = 8) -> Any:
     """The type of a value and of what is in it: 1, 1.0 and True are equal, and so are containers of them.
 
     Args:
-        value: what is in tuples, lists, dicts, frozensets and the fields of dataclasses counts too.
-        depth: how far into them.
+        value: the elements of tuples, lists, dicts, frozensets and the fields of dataclasses count too.
+        depth: of nesting that counts.
 
     Returns:
         What can be hashed and compared.
@@ -195,7 +195,7 @@ def spelled_call(tree: TreeSpec, nones: Sequence[bool]) -> str:
 
 @functools.cache
 def _tree_of_tensors(count: int) -> TreeSpec:
-    """How so many positional tensors, and nothing else, are put together."""
+    """The tree of arguments that are this many positional tensors."""
     return tree_flatten(([0] * count, {}))[1]
 
 
@@ -209,7 +209,7 @@ def checked_numbers(argnums: Any, what: str) -> tuple[int, ...]:
 def static_both_ways(
     function: Any, numbers: Sequence[int], names: Sequence[str], what: str = "jit", role: str = "static"
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """An argument may be given by position or by name: static, or donated, by one is so by the other.
+    """Static or donated arguments, both by position and by name: an argument may be passed either way.
 
     Raises:
         StaticArgumentError: a name or position that the function does not have.
@@ -240,7 +240,7 @@ def static_both_ways(
 
 
 def _parameters(function: Any) -> list[inspect.Parameter] | None:
-    """The parameters of a function; None if it does not tell."""
+    """The parameters of a function; None if it has no signature."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -248,12 +248,12 @@ def _parameters(function: Any) -> list[inspect.Parameter] | None:
 
 
 def _positional(parameters: Sequence[inspect.Parameter] | None) -> list[str]:
-    """The names of those that can be given by position."""
+    """The names of the parameters that can be passed by position."""
     return [p.name for p in parameters or () if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
 
 
 def argument_names(function: Any, count: int, static: Collection[int] = ()) -> list[str]:
-    """What the user calls the first arguments by position, static ones left out: "args[3]" among *args."""
+    """The names of the first positional arguments, without static ones: "args[3]" among *args."""
     plain = _positional(_parameters(function))
     return [plain[i] if i < len(plain) else f"args[{i}]" for i in range(count) if i not in static]
 
@@ -265,7 +265,7 @@ def leaf_names(
     static: Collection[int] = (),
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> list[str]:
-    """What a learner would call each leaf of the arguments of a call, static ones left out."""
+    """A name for each leaf of the arguments of a call, without static ones."""
     places = zip(
         argument_names(function, len(args), static), (x for i, x in enumerate(args) if i not in static), strict=True
     )
@@ -283,16 +283,16 @@ _REGISTERED = "torch.utils._pytree.register_pytree_node for a class that holds t
 
 
 def as_operands(leaves: Sequence[Any], names: Callable[[], Sequence[str]], what: str, function: str) -> list[Any]:
-    """The leaves of the arguments but None, as tensors or ShapeDtypeStructs.
+    """The leaves of the arguments except None, as tensors or ShapeDtypeStructs.
 
     Args:
         leaves: of a call of a function under a transformation.
-        names: what the user calls each of them but None.
+        names: the user's name of each leaf except None.
         what: the transformation, as "jit"; "" for a compiled program.
-        function: what the user calls the function.
+        function: the user's name of the function.
 
-    A Python float is a 0-d tensor of the default dtype, but of float64 where another argument is of double precision:
-    there eager ops do not round it either. A complex number likewise.
+    A Python float is a 0-d tensor of the default dtype, but of float64 if another argument has double precision:
+    then eager ops do not round it either. A complex number likewise.
 
     Raises:
         DtypeError: a leaf is not a tensor, array or number.
@@ -318,7 +318,7 @@ def as_operands(leaves: Sequence[Any], names: Callable[[], Sequence[str]], what:
 
 
 def _as_operand(leaf: Any) -> Any:
-    """A leaf of the arguments as a tensor or a ShapeDtypeStruct; None if it is neither, nor a number."""
+    """A leaf of the arguments as a tensor or a ShapeDtypeStruct; None for one that is neither of these nor a number."""
     if isinstance(leaf, torch.Tensor | ShapeDtypeStruct):
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Array):
             check_holdable(leaf)

@@ -39,7 +39,7 @@ from tinyshard.partition.reshard import Dims, ShardedVar, noted, reduce_partial,
 
 aten = torch.ops.aten
 
-Goal = tuple[Layout, Layout | None]  # a layout, and the same on the program's axes, None if they cannot say it
+Goal = tuple[Layout, Layout | None]  # a layout, and the same on the program's axes, None if they cannot express it
 
 
 @spanned("plan", lambda graph, *_: _ops_in_words(graph))
@@ -53,7 +53,7 @@ def compile_graph(
     """Partition a graph on whole tensors: that of a traced function, or of one op.
 
     Args:
-        graph: what to compute. Its output is one node, or a list of nodes.
+        graph: the ops on whole tensors. Its output is one node, or a list of nodes.
         inputs: the tensors that it takes.
         assignment: where it will run.
         outputs: the layout that each tensor output should have; None where the partitioner chooses.
@@ -100,14 +100,14 @@ def _rank(node: torch.fx.Node) -> int:
 class Partitioner(Interpreter):
     """The walk over a graph on whole tensors; nodes become values of the program.
 
-    A value is a ShardedVar; a Deferred, that its first consumer places; or one whose layout the program's axes cannot
-    say.
+    A value is a ShardedVar; a Deferred, which its first consumer places; or one whose layout the program's axes cannot
+    express.
 
     Attributes:
         builder: the program.
-        goals: for each node of a primitive the layout that it asked for.
+        goals: for each node of a primitive the layout that it asks for.
         assignment: where the program will run.
-        values: what each node became.
+        values: the value of each node.
     """
 
     def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Goal], assignment: DeviceAssignment) -> None:
@@ -142,7 +142,7 @@ class Partitioner(Interpreter):
         return args[0] if op in ALIASES else self._applied(node, *self._materialized(node, op, args, kwargs))
 
     def _combined(self, node: torch.fx.Node) -> bool:
-        """Combine the partial operands that the ops ahead want combined; whether there are any."""
+        """Combine the partial operands that later ops need combined; whether there are any."""
         partial = [n for n in node.all_input_nodes if isinstance(self.values[n], ShardedVar) and self.values[n].partial]
         combined = [(n, dims) for n in partial if (dims := self._ahead.wanted(n)) is not None]
         for operand, dims in combined:
@@ -162,7 +162,7 @@ class Partitioner(Interpreter):
         return outputs[0] if single else outputs
 
     def _materialized(self, node: torch.fx.Node, op: Any, args: Any, kwargs: Any) -> Any:
-        """Make each deferred operand in the layout that the op wants of it."""
+        """Emit each deferred operand in the layout that the op needs."""
         if not any(isinstance(x, Deferred) for x in tree_leaves((args, kwargs))):
             return args, kwargs
         value = node.meta["val"]
@@ -193,40 +193,40 @@ class Partitioner(Interpreter):
     # ---- values, for this walk and for the rules of primitives ------------------------------------------------
 
     def settled_layout(self, x: Any) -> Any:
-        """What a node made; an input that an earlier op wanted somewhere is there."""
+        """The value of a node; an input is in the layout that an earlier op has placed it in."""
         return replace(x, dims=self.builder.wanted.get(x.number, x.dims)) if isinstance(x, ShardedVar) else x
 
     def value(self, x: Any) -> Any:
-        """What a node made, as an op takes it: on the program's axes."""
+        """The value of a node as an operand: on the program's axes."""
         if not isinstance(x, UnalignedVar):
             return self.settled_layout(x)
         whole = ShardedVar(x.number, x.shape, x.dtype, ((),) * len(x.shape))
         return replace(whole, number=self._transferred(x.number, x.layout, self._layout(whole.dims), x.shape))
 
     def placed(self, x: Any) -> ShardedVar:
-        """A value that is not deferred any more."""
+        """A value, emitted if it was deferred."""
         placed: ShardedVar = x.materialize(self.builder) if isinstance(x, Deferred) else x
         return placed
 
     def reshard_to(self, x: Any, dims: Dims) -> ShardedVar:
-        """What a node made, sharded so."""
+        """The value of a node in this sharding."""
         x = self.value(x)
         return partitioner.place(
             self.builder, x.materialize(self.builder, dims) if isinstance(x, Deferred) else x, dims
         )
 
     def copy_if_relaid(self, number: int, dims: Dims) -> int:
-        """A result; where it is an input that has another layout as a result, a value of its own."""
+        """A result; a copy if it is an input whose layout as a result differs."""
         if self.builder.wanted.get(number, dims) == dims:
             return number
         return self.builder.emit("aten.clone.default", (Value(number),), {}, [self.builder.metas[number]])[0]
 
     def constrained_to(self, x: Any, layout: Layout, written: Layout | None) -> Any:
-        """A value that should have a layout, which is `written` on the program's axes, if they can say it."""
+        """A value in a layout, which is `written` on the program's axes if they can express it."""
         return self.unaligned(x, layout) if written is None else self.reshard_to(x, written.dims)
 
     def unaligned(self, x: Any, layout: Layout) -> UnalignedVar:
-        """A value under a layout that the program's axes cannot say."""
+        """A value in a layout that the program's axes cannot express."""
         if isinstance(x, UnalignedVar):
             return replace(x, number=self._transferred(x.number, x.layout, layout, x.shape), layout=layout)
         x = self.placed(self.value(x))
@@ -239,7 +239,7 @@ class Partitioner(Interpreter):
         return Layout(self.builder.devices, self.builder.axes, dims)
 
     def _transferred(self, number: int, have: Layout, want: Layout, shape: tuple[int, ...]) -> int:
-        """The number of a value under another layout; brought there once."""
+        """The number of a value in another layout; resharded only once."""
         have, want = (replace(coarsest(layout), platform="") for layout in (have, want))
         if have == want or not math.prod(shape):
             return number

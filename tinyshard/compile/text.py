@@ -1,4 +1,4 @@
-"""What jit made of a function, as text: the graph on whole tensors, and a program."""
+"""The text of a graph on whole tensors, and of a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNSAID = {"device", "layout", "memory_format", "pin_memory"}
 
 
 def axis_names(program: Program, mesh: Mesh | None) -> tuple[tuple[str, ...], ...]:
-    """For each axis of a program the mesh axes that it is, which may be several as one; else its number."""
+    """For each axis of a program the mesh axes that it consists of, which may be several; else its number."""
     named = None
     if mesh is not None and mesh.device_ids == program.devices:
         named = _joined([(name, size) for name, size in mesh.shape.items() if size > 1], program.axes)
@@ -64,7 +64,7 @@ def program_text(program: Program, mesh_axes: Sequence[tuple[str, ...]] | None =
 
 
 def _lines(program: Program, names: Sequence[str], indent: str, inputs: Sequence[str]) -> list[str]:
-    """The lines of a program; the bodies of control flow stand indented below its line, with values of their own."""
+    """The lines of a program; the bodies of control flow are indented below its line, with their own values."""
     lines = [f"{Value(i)}: {program.metas[i]} = {origin}" for i, origin in enumerate(inputs)]
     reasons = dict(program.reasons)
     for number, step in enumerate(program.steps):
@@ -121,7 +121,7 @@ def short(value: Any) -> str:
 def graph_text(traced: Traced, name: str, names: Sequence[str]) -> str:
     """The graph on whole tensors, one op a line, inputs under the names that the function gives them.
 
-    The function of a pmap or a shard_map stands indented below its line, on shards.
+    The function of a pmap or a shard_map is indented below its line, on shards.
     """
     inputs = [*names, *closed_names(traced)]
     return "\n".join([f"{name} on whole tensors", *Printer("  ").lines_of(traced, inputs)])
@@ -140,8 +140,8 @@ class Printer(Interpreter):
 
         Args:
             traced: the graph.
-            inputs: what each input is called; "input" for those that are left over.
-            returned: what is said of the results.
+            inputs: the name of each input; "input" for the remaining ones.
+            returned: a note about the results.
         """
         names = itertools.chain(inputs, itertools.repeat("input"))
         given = (self._line(described(node), lambda result: [f"{result} {next(names)}"]) for node in traced.inputs)
@@ -149,7 +149,7 @@ class Printer(Interpreter):
         return [*self._lines, f"{self._indent}return {', '.join(map(repr, out))}{returned}"]
 
     def nested(self, traced: Traced, inputs: Sequence[str], returned: str) -> list[str]:
-        """The lines of a graph that stands below one op of this one."""
+        """The lines of a graph nested below an op of this one."""
         return Printer(self._indent + "    ").lines_of(traced, inputs, returned)
 
     def literal(self, values: torch.Tensor) -> Value:

@@ -40,7 +40,7 @@ from tinyshard.sharding import NamedSharding, Sharding
 from tinyshard.sharding.mesh import AbstractMesh, Mesh
 
 MOST_TRACES = 1024  # of a function, for different signatures
-MOST_ALIKE = 16  # of a function for one signature, as what it closes over changes its shape
+MOST_ALIKE = 16  # of a function for one signature, as the tensors that it closes over change their shapes
 MOST_PROGRAMS = 256  # of a trace, for different layouts
 _MOST_WRAPPED = 16  # how deep a function is looked for within others
 
@@ -52,8 +52,8 @@ class TraceCacheEntry:
     Attributes:
         traced: the graph.
         executables: partitioned, by devices and layouts.
-        closed: shapes, dtypes and explicit shardings of what it closes over; with others it does not fit.
-        derived: its derivatives, once they have been asked for.
+        closed: shapes, dtypes and explicit shardings of the tensors that it closes over; they must match.
+        derived: its derivatives, once they have been computed.
     """
 
     traced: Traced
@@ -66,11 +66,11 @@ class TraceCacheEntry:
 
     @property
     def hides_tensors(self) -> bool:
-        """Whether it closes over a tensor that cannot be found again, which may be another one at the next call."""
+        """Whether it closes over a tensor that cannot be found again, which may differ at the next call."""
         return any(not c.paths for c in self.traced.closed)
 
     def is_same_as(self, other: TraceCacheEntry) -> bool:
-        """Whether both have one graph on inputs of one kind: then the programs of one do for both."""
+        """Whether both have the same graph on inputs of the same types, so that they can share programs."""
         mine, theirs = self.traced, other.traced
         plain = all(is_tensor for is_tensor, _ in (*mine.outputs, *theirs.outputs))
         literal = any(node.op == "get_attr" for node in mine.graph.graph.nodes)
@@ -84,7 +84,7 @@ class TraceCacheEntry:
 
     @functools.cached_property
     def assignments(self) -> list[tuple[Sharding, DeviceAssignment]]:
-        """What its constraints and regions say of where it runs."""
+        """The shardings of its constraints and regions, which determine where it runs."""
         named = [s for _, primitive, params in bound_in(self.traced.graph) for s in primitive.shardings(params)]
         return [(sharding, assignment_at(sharding)) for sharding in named]
 
@@ -117,10 +117,10 @@ class TraceCacheEntry:
     def executable(
         self, operands: Sequence[Any], assignment: DeviceAssignment, results: Sequence[Sharding | None] | None = None
     ) -> Executable:
-        """The executable for operands of these layouts, made once.
+        """The executable for operands of these layouts, compiled once.
 
         Args:
-            operands: its inputs; a ShapeDtypeStruct may stand for one.
+            operands: its inputs; a ShapeDtypeStruct may be among them.
             assignment: where it will run.
             results: the sharding that each result should have; None where the partitioner chooses.
         """
@@ -135,7 +135,7 @@ class TraceCacheEntry:
         return known
 
     def check_callable(self, operands: Sequence[Any], assignment: DeviceAssignment, name: str) -> None:
-        """Raise ShardingError for a program whose devices are not there, or that has an AbstractMesh and no devices."""
+        """Raise ShardingError for a program whose devices do not exist, or that has an AbstractMesh."""
         if any(getattr(x, "committed", False) for x in operands):
             return  # it is on them
         refuse_abstract(assignment.mesh, name)
@@ -148,7 +148,7 @@ class TraceCacheEntry:
         return call(self.executable(operands, assignment), operands, assignment)
 
     def look_up(self, roots: Sequence[Any]) -> list[torch.Tensor] | None:
-        """What it closes over, as it is now; None if the trace does not fit that."""
+        """The tensors that it closes over, as they are now; None if the trace does not fit them."""
         if not all(mode.is_unchanged for mode in self.traced.modes):
             return None
         now = [c.look_up(roots) for c in self.traced.closed]
@@ -156,7 +156,7 @@ class TraceCacheEntry:
         return found if len(found) == len(now) and tuple(map(_type_of, found)) == self.closed else None
 
     def changes(self, roots: Sequence[Any]) -> list[str]:
-        """What has become of what it closes over, for the tensors that are not as they were."""
+        """The changes of the tensors that it closes over, in words."""
         changes = [words for mode in self.traced.modes for words in mode.changes()]
         for name, closed, before in zip(closed_names(self.traced), self.traced.closed, self.closed, strict=True):
             now = closed.look_up(roots)
@@ -193,7 +193,7 @@ _traces: weakref.WeakKeyDictionary[Any, tuple[list[types.CodeType], Traces]] = w
 
 
 def codes_of(function: Any) -> Codes:
-    """The functions whose code runs, as far as they can be seen from this one, each with its code of now."""
+    """The functions whose code runs, as far as they can be found from this one, each with its present code."""
     found: list[types.FunctionType] = []
     for _ in range(_MOST_WRAPPED):
         if function is None:
@@ -214,7 +214,7 @@ def codes_of(function: Any) -> Codes:
 
 
 def traces_of(function: Callable[..., Any]) -> Traces:
-    """The traces of a function: kept as long as it and its code are there, and shared by all that is jitted of it."""
+    """The traces of a function: kept as long as it and its code exist, and shared by all jitted functions of it."""
     if not isinstance(function, types.FunctionType):
         return Recent(MOST_TRACES)
     codes = [code for _, code in codes_of(function)]
@@ -228,7 +228,7 @@ def traces_of(function: Callable[..., Any]) -> Traces:
 def _compiled(
     traced: Traced, assignment: DeviceAssignment, specs: Sequence[InputSpec], named: Sequence[Sharding | None]
 ) -> Executable:
-    """The executable whose results have the shardings that are named, and say so in the same words."""
+    """The executable whose results have the named shardings, and are described by them."""
     shapes = [tuple(node.meta["val"].shape) for node in traced.results]
     layouts = [s if s is None else s.checked_layout(shape) for s, shape in zip(named, shapes, strict=True)]
     with default_dtype(traced.default_dtype):

@@ -9,7 +9,7 @@ from tinyshard.runtime.controller.lineage import Where
 
 
 def unknown_shape_error(op: Any, where: Where | None) -> DtypeError:
-    """The error for an op whose result has a shape that only running tells."""
+    """The error for an op whose result has a shape that depends on values."""
     return DtypeError(
         "the shape of a result depends on values",
         got=f"{op} in {where}" if where else str(op),
@@ -29,7 +29,7 @@ def closed_over_changed(got: str) -> ImmutableError:
 
 
 def custom_op_writes(op: Any, got: str) -> ImmutableError:
-    """The error for an op of a library's that changes its arguments."""
+    """The error for a library's op that changes its arguments."""
     return ImmutableError(
         "a custom op writes into its arguments in place",
         got=got,

@@ -1,7 +1,7 @@
-"""What `x[i]`, `x.narrow(0, i, n)` and `x.select(0, i)` give for a traced `i` is a view of `x`, as in torch.
+"""`x[i]`, `x.narrow(0, i, n)` and `x.select(0, i)` are views of `x` for a traced `i` too, as in torch.
 
-The program holds a copy (`traced_index` in `arrays.function_overrides`). So what is written to the copy is written to
-`x` at once, and a copy that is older than what was written to `x` is brought up to date before it is used again.
+The program has a copy (`traced_index` in `arrays.function_overrides`). So a write to the copy is written to `x` at
+once, and a copy that is older than a write to `x` is updated before its next use.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tinyshard.runtime.controller.lineage import Where, users_line
 
 @dataclass(slots=True, eq=False)
 class _View:
-    """One copy that stands for a view.
+    """One copy that represents a view.
 
     Attributes:
         copy: the copy.
-        base: of what.
-        index: as `x[index]` was given it; None for `narrow` and `select`.
-        read: makes it of the base, as it is now.
-        write: writes to the base what it is given.
+        base: the viewed tensor.
+        index: of `x[index]`; None for `narrow` and `select`.
+        read: computes the copy from the present base.
+        write: writes a value for the copy to the base.
         where: the user's line that made it.
-        copy_version, base_version: of the time when the two agreed.
+        copy_version, base_version: the versions at which the two last agreed.
     """
 
     copy: torch.Tensor
@@ -50,17 +50,17 @@ class _View:
 
 
 class TracedViews:
-    """Those of one trace."""
+    """The views of one trace."""
 
     def __init__(self) -> None:
         self._views: list[_View] = []
 
     def call(self, func: Any, instead: Any, args: Any, kwargs: Any) -> Any:
-        """Call what stands for a function of torch that may read or write views, or make one.
+        """Call the replacement of a torch function that may read, write or make views.
 
         Args:
             func: the function.
-            instead: what is called.
+            instead: the replacement.
             args, kwargs: its arguments.
         """
         if self._views:
@@ -68,7 +68,7 @@ class TracedViews:
             if func is torch.Tensor.__setitem__ and self._is_written(*args):
                 return None
         result = instead(*args, **kwargs)
-        if self._views and _writes_each(func):  # torch counts no writes of its own
+        if self._views and _writes_each(func):  # torch does not count these writes
             torch.autograd.graph.increment_version(args[0] if args else kwargs["self"])
         self._write_back()
         is_new = func in _READERS and result is not (args[0] if args else kwargs.get("input"))
@@ -77,7 +77,7 @@ class TracedViews:
         return result
 
     def end(self) -> None:
-        """The trace is over. Raises TracedValueError if a copy that is out of date is among what is left of it."""
+        """End the trace. Raises TracedValueError if a result is a copy that is out of date."""
         left = [(weakref.ref(view.copy), view.where) for view in self._views if self._is_stale(view)]
         self._views.clear()
         for copy, where in left:
@@ -111,14 +111,14 @@ class TracedViews:
         self._views.append(_View(view, input, index, read, write, users_line(), _version(view), _version(input)))
 
     def _write_back(self) -> None:
-        """Write to each base what was written to a copy of it: the newest first, for it may be a view of a view."""
+        """Write changes of the copies to their bases, the newest first: it may be a view of a view."""
         for view in reversed(self._views):
             if _version(view.copy) != view.copy_version:
                 view.write(view.copy)
                 view.agree()
 
     def _is_stale(self, view: _View) -> bool:
-        """Whether what it views was written to since, if that is a view by way of another one."""
+        """Whether its base, itself a view, was written to since."""
         outer = (other for other in self._views if other is not view and other.copy is view.base)
         return _version(view.base) != view.base_version or any(map(self._is_stale, outer))
 
@@ -152,12 +152,12 @@ def _writes_each(func: Any) -> bool:
 
 
 def _version(x: torch.Tensor) -> int:
-    """How often a tensor was written to, at any level of torch.func: one of inference_mode is not, outside of it."""
+    """How many times a tensor was written to, at any level of torch.func; inference tensors do not count writes."""
     return sum(0 if level.is_inference() else level._version for level in levels(x))
 
 
 def _wholes(x: torch.Tensor | None) -> Iterator[torch.Tensor]:
-    """A tensor, and those whose memory it shows: as views, or because the user detached it from them."""
+    """A tensor, and those whose memory it shares: as their view, or because the user detached it from them."""
     recorder = current_recorder()
     while x is not None:
         yield x

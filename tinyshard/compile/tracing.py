@@ -52,7 +52,7 @@ class Closed:
     """A tensor that the function closes over. One that can be found again is not kept alive.
 
     Attributes:
-        paths: the ways to it from the function and its static arguments; none if it was not found, then the tensor
+        paths: the paths to it from the function and its static arguments; empty if it was not found, then the tensor
             itself is used.
         type: shape and dtype.
         sharding: how it is cut along explicit axes.
@@ -69,13 +69,13 @@ class Closed:
 
     @property
     def value(self) -> torch.Tensor:
-        """The tensor that was there when the function was traced: right after that."""
+        """The tensor from the time of the trace; valid right after it."""
         found = self._kept if self._kept is not None else self._seen()
         assert found is not None, "it is looked up after the trace"
         return found
 
     def look_up(self, roots: Sequence[Any]) -> torch.Tensor | None:
-        """The tensor that is there now; None if there is none any more, or if its names now mean different tensors."""
+        """The present tensor; None if it is gone, or if its names now mean different tensors."""
         found: Any = self._kept
         for i, path in enumerate(self.paths):
             try:
@@ -95,12 +95,12 @@ class Traced:
     Attributes:
         graph: a torch.fx GraphModule; its placeholders are the arguments and then `closed`.
         arguments: metas of the tensor arguments.
-        closed: what it closes over, in the order of the remaining placeholders.
+        closed: the tensors that it closes over, in the order of the remaining placeholders.
         outputs: for each output leaf (True, its position among the graph's outputs) or (False, a Python value).
-        out_tree: how the output leaves are put together.
-        kept: objects that the numbers of its ops stand for.
-        custom_derivative: what gives it another derivative than its graph's, as torch.no_grad does; or None.
-        modes: of the modules that it uses; with others the graph may be another one.
+        out_tree: the structure of the output.
+        kept: objects that its ops refer to by number.
+        custom_derivative: what makes its derivative differ from its graph's, as torch.no_grad does; or None.
+        modes: of the modules that it uses; if they change, the graph may change.
         shardings: how each tensor output is cut along explicit axes, None where there are none; empty if not typed.
         default_dtype: torch's, when it was traced.
     """
@@ -118,7 +118,7 @@ class Traced:
 
     @property
     def inputs(self) -> list[torch.fx.Node]:
-        """The placeholders: the arguments, and then what it closes over."""
+        """The placeholders: the arguments, and then the tensors that it closes over."""
         return [node for node in self.graph.graph.nodes if node.op == "placeholder"]
 
     @property
@@ -128,7 +128,7 @@ class Traced:
 
     @property
     def tree_of_results(self) -> Any:
-        """What the function returns, with a number in place of each tensor and None in place of everything else."""
+        """The function's output, with a number in place of each tensor and None in place of everything else."""
         return tree_unflatten([i if is_tensor else None for is_tensor, i in self.outputs], self.out_tree)
 
 
@@ -154,7 +154,7 @@ def trace(
         roots: the function and its static arguments: from there the tensors that it uses are searched for.
         call: calls it, with the tensor arguments put in their places.
         metas: shapes and dtypes of the tensor arguments.
-        names: what a learner would call them, for errors.
+        names: of the arguments, for errors.
         numbers: which of them are Python numbers; by default none.
         types: how they are cut along explicit axes, or along which axes they vary; None for a function whose values
             are not typed so.
@@ -166,7 +166,7 @@ def trace(
         ImmutableError: it changes an argument, or a tensor that it closes over.
         StatefulRandomError: it draws from torch's generator.
 
-    Within another trace, or a transformation of torch.func, it is as if that did not run: what the function closes
+    An outer trace, or a transformation of torch.func, does not see this one: a value that the function closes
     over from there becomes an input.
 
     It runs in a thread of its own; see `core/trace_thread.py`.
@@ -196,7 +196,7 @@ def trace(
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         _refuse_changed(stand_ins, names, recorder)
         for x, stand_in in recorder.captured.values():
-            if _is_changed(stand_in):  # through a view, which is no longer seen to belong to it
+            if _is_changed(stand_in):  # through a view, which can no longer be traced back to it
                 if recorder.rescales_weights:
                     raise max_norm_error()
                 raise closed_over_changed(f"a tensor of shape {tuple(x.shape)}, {x.dtype}")
@@ -207,7 +207,7 @@ def trace(
         with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
             stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
         called = register_module_forward_pre_hook(recorder.note_called)
-        # with gradients on: without, torch's derivatives of `solve` and `det` use what has no derivative of its own
+        # with gradients on: without, torch's derivatives of `solve` and `det` use ops that have no derivative
         with (
             called,
             recording(recorder),
@@ -218,10 +218,10 @@ def trace(
             preserve_node_meta(),
         ):
             functional = dispatch_functionalize(flat, FunctionalTensorMode())
-            with fake:  # what the function makes by itself, as torch.zeros(n), has no memory either
+            with fake:  # tensors that the function makes, as torch.zeros(n), have no memory either
                 graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
-        # torch says these for want of a better message: where NumPy takes a tensor, or its own functions read one
+        # torch's messages where NumPy takes a tensor, or torch's own functions read one
         if ".numpy() is not supported" in str(error):
             cure = "torch.as_tensor(a), where a is a NumPy array beside it; functions of torch in place of NumPy's"
             raise traced_value_error(_line_of(error), "NumPy asks for a traced tensor's value", try_=cure) from error
@@ -237,13 +237,13 @@ def trace(
     note_silence(graph)
     paths, modules = reachable(roots)
     met = {*(id(x) for x, _ in recorder.captured.values()), *recorder.modes}
-    # it may use one without calling it, as `model.forward` does; another one's tensors it would have met
+    # the function may use a module without calling it, as `model.forward` does; then it has used the module's tensors
     recorder.note_modes(mode_of(m) for m in modules if uses_module(m, met))
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.captured.values())
     leaves, tree, shardings = result
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
-    # as they are now, for one may have taken a hook away; those made inside are gone
+    # as they are now, for a hook may have been removed; modules made inside are gone
     used = ((mode, mode.module()) for mode in recorder.modes.values())
     modes = tuple(mode_of(x) for mode, x in used if x is not None and x.training is mode.training)
     kept = tuple(recorder.kept)
@@ -289,7 +289,7 @@ def _refuse_changed(stand_ins: Sequence[Any], names: Callable[[], list[str]], re
 
 
 def _inputs_first(module: torch.fx.GraphModule) -> None:
-    """Closed-over tensors became placeholders where they were met: move them behind the arguments. Drop dead code."""
+    """Move the placeholders of closed-over tensors from their first use to behind the arguments. Drop dead code."""
     graph = module.graph
     holders = [n for n in graph.nodes if n.op == "placeholder"]
     first = next(iter(graph.nodes))
@@ -305,7 +305,7 @@ def _inputs_first(module: torch.fx.GraphModule) -> None:
 
 
 def drop_dead_code(module: torch.fx.GraphModule) -> None:
-    """Take out of a graph what no result and no effect needs."""
+    """Remove the nodes of a graph that neither a result nor an effect needs."""
     with silence_of(module):
         module.graph.eliminate_dead_code(is_impure_node=_stays)
     forget_source(module)
@@ -319,17 +319,17 @@ def _stays(node: torch.fx.Node) -> bool:
 
 
 def acts(node: torch.fx.Node) -> bool:
-    """Whether the op of a node is called for what it does, as a check of values is."""
+    """Whether the op of a node is called for its effect, as a check of values is."""
     primitive = primitive_of(node.target)
     return has_effect(node.target) or (primitive is not None and primitive.has_effect(node.args))
 
 
 def is_effective(graph: torch.fx.GraphModule) -> bool:
-    """Whether an op of a graph is called for what it does, as a check of values is."""
+    """Whether an op of a graph is called for its effect, as a check of values is."""
     with silence_of(graph):
         return any(map(acts, graph.graph.nodes))
 
 
 def closed_names(traced: Traced) -> list[str]:
-    """How a learner would call each closed-over tensor."""
+    """A name for each closed-over tensor, as a learner would write it."""
     return [spelled(c.paths[0]) if c.paths else f"closed_{i}" for i, c in enumerate(traced.closed)]
