@@ -1,7 +1,7 @@
 """Derivatives under JAX's names and signatures; they are torch.func's, so they compose with vmap and jit.
 
 grad  value_and_grad      reverse, of a function with a scalar result
-vjp   jvp                 one vector with the Jacobian, from either side
+vjp   jvp                 the product of one vector and the Jacobian, from either side
 
 Whole Jacobians are in `jacobians`.
 """
@@ -42,8 +42,8 @@ def grad(
 
     Args:
         fun: a function of trees of floating-point tensors.
-        argnums: the arguments to differentiate by, an int or a tuple of ints. A float among them is a 0-d tensor of
-            torch's default dtype, and a NumPy array a tensor of its dtype.
+        argnums: the arguments to differentiate with respect to, an int or a tuple of ints. A float among them is a 0-d
+            tensor of torch's default dtype, and a NumPy array a tensor of its dtype.
         has_aux: whether `fun` returns (result, anything else).
         holomorphic: whether `fun` is a holomorphic function of complex tensors with a complex result; then this is its
             complex derivative.
@@ -56,11 +56,11 @@ def grad(
 
     Raises:
         DtypeError: an argument that is not real floating-point (or complex with holomorphic), an argnums that names
-            one twice, or a result that is no scalar.
+            one twice, or a result that is not a scalar.
 
-    Communication: that of the function and its transpose: for data cut over devices one all_reduce a parameter.
+    Communication: that of the function and its transpose: for data cut over devices one all_reduce per parameter.
 
-    In JAX: the gradient of an integer has dtype float0. A real function of complex numbers has one, too: here by `vjp`.
+    In JAX: the gradient of an integer has dtype float0. Real functions of complex numbers are allowed: here use `vjp`.
 
     Example:
         >>> grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
@@ -89,7 +89,7 @@ def value_and_grad(
 
     Args:
         fun: a function of trees of floating-point tensors.
-        argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
+        argnums: the arguments to differentiate with respect to, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
         holomorphic: as for `grad`.
         allow_int: as for `grad`.
@@ -127,7 +127,7 @@ def _with_gradient(what: str, fun: Function, argnums: int | Sequence[int], has_a
             elif kinds.holomorphic:
                 found: Any = torch.func.vjp(alone, *of.continuous, has_aux=has_aux)
                 value = (found[0], found[2]) if has_aux else found[0]
-                slopes = [g.conj() for g in found[1](torch.ones_like(found[0]))]  # torch's are those of J^H
+                slopes = [g.conj() for g in found[1](torch.ones_like(found[0]))]  # torch multiplies by J^H
             else:
                 every = tuple(range(len(of.continuous)))
                 slopes, value = torch.func.grad_and_value(alone, argnums=every, has_aux=has_aux)(*of.continuous)
@@ -154,7 +154,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
 
     Communication: that of the function and its transpose.
 
-    In JAX: integers have cotangents of dtype float0. Cotangents of complex numbers are the conjugates of these.
+    In JAX: integers have cotangents of dtype float0. Cotangents of complex numbers are the conjugates of those here.
 
     Example:
         >>> value, back = vjp(lambda x: x * 3, torch.tensor(2.0))
@@ -216,7 +216,7 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
 
 
 def _beside(primal: torch.Tensor, tangent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A plain tensor whose tangent, or whose primal, is an Array as an Array, too: torch takes no views of the two."""
+    """Make a plain tensor an Array if its tangent, or its primal, is one: torch cannot take views of a mixed pair."""
 
     def put(x: Any, other: Any) -> Any:
         is_plain = type(x) is torch.Tensor and x is innermost(x) and not x.requires_grad
@@ -227,7 +227,7 @@ def _beside(primal: torch.Tensor, tangent: torch.Tensor) -> tuple[torch.Tensor, 
 
 @functools.cache
 def load_jvp_rules() -> None:
-    """torch loads some rules of forward mode when it first needs them, and warns of its own use of jit.script."""
+    """Load torch's rules of forward mode, which torch loads at their first use, with a warning about jit.script."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import torch._decomp.decompositions_for_jvp  # noqa: F401
@@ -242,7 +242,7 @@ def by_chosen(
     has_aux: bool,
     kinds: Kinds = REAL,
 ) -> OfLeaves:
-    """The function of the tensors in the chosen arguments alone. Raises DtypeError as `checked_values`."""
+    """The function of only the tensors in the chosen arguments. Raises DtypeError as `checked_values`."""
     args, kwargs = capture_arguments((args, kwargs))
     places = _places(what, numbers, len(args))
     chosen = [checked_values(what, args[n], f"argument {n}: ", kinds) for n in places]
@@ -257,23 +257,23 @@ def by_chosen(
 
 
 def chosen_of(values: tuple[Any, ...], numbers: int | tuple[int, ...]) -> Any:
-    """The only one of the values, or for a tuple of argnums all of them."""
+    """The single value, or for a tuple of argnums all values."""
     return values[0] if isinstance(numbers, int) else values
 
 
 def checked_argnums(argnums: Any) -> int | tuple[int, ...]:
-    """Which arguments to differentiate by. Raises DtypeError for anything but ints."""
+    """The arguments to differentiate with respect to. Raises DtypeError for anything but ints."""
     return one_or_more(argnums, "argnums", DtypeError, "argnums=0, or argnums=(0, 1)")
 
 
 def check_function(fun: Any, name: str) -> None:
-    """Raise DtypeError for what cannot be called."""
+    """Raise DtypeError for an object that cannot be called."""
     if not callable(fun):
         raise DtypeError(f"{name} takes a function", got=f"{fun!r} ({type(fun).__name__})", try_=f"ts.{name}(f)")
 
 
 def _places(what: str, argnums: int | tuple[int, ...], count: int) -> list[int]:
-    """The positions that argnums names, from the front. Raises DtypeError for one that is not there, or named twice."""
+    """The positions in argnums, from the front. Raises DtypeError for one that does not exist, or is named twice."""
     numbers = (argnums,) if isinstance(argnums, int) else argnums
     got = f"argnums={argnums!r}, {count} positional arguments"
     if any(not -count <= n < count for n in numbers):

@@ -49,7 +49,7 @@ def _is_axis(x: Any) -> bool:
 
 
 def checked_axis_size(asked: Any) -> int | None:
-    """How many examples, or rows, the user says there are. Raises MappingError for what is no such number."""
+    """The number of examples, or rows, that the user passed. Raises MappingError if it is not an int of at least 0."""
     size = None if asked is None or isinstance(asked, bool) else as_int(asked)
     if asked is not None and (size is None or size < 0):
         problem = "axis_size is the number of examples"
@@ -63,7 +63,7 @@ def mapped_dims(
     """The mapped dim of each leaf of (args, kwargs), from the front, None for one that is not mapped; and their size.
 
     Raises:
-        MappingError: in_axes do not fit, or name a dim that is not there; sizes differ, or nothing says one.
+        MappingError: in_axes do not fit, or name a dim that does not exist; sizes differ, or there is none.
         DtypeError: an argument that should be mapped is not a tensor.
     """
     if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
@@ -120,10 +120,10 @@ def mapped_dims(
 
 
 def placed_dims(what: str, out_axes: Any, out: Any) -> list[int | None]:
-    """Where out_axes puts the mapped dim among those of each leaf of the result, counted from the front.
+    """The position of the mapped dim in each leaf of the result by out_axes, counted from the front.
 
     Raises:
-        MappingError: there is no such place, or as `spread_axes`.
+        MappingError: the result does not have this dim, or as `spread_axes`.
     """
     dims: list[int | None] = []
     leaves = tree_leaves(out, is_leaf=is_leaf)

@@ -38,12 +38,12 @@ def traced_body(
     custom_derivative: str | None = None,
     types: Types | VaryingTypes | None = None,
 ) -> Traced:
-    """Trace a function of tensors, in whatever trace, transformation or mapped function it is called.
+    """Trace a function of tensors within any trace, transformation or mapped function.
 
     Args:
         function: of tensors of these `metas`; it returns tensors.
-        names: what the user calls its arguments, for errors.
-        custom_derivative: of the body that it replays, if it does.
+        names: of its arguments, for errors.
+        custom_derivative: of the body that it replays, if any.
         types: how its arguments are cut along explicit axes.
     """
     names = names or (lambda: [f"input {i}" for i in range(len(metas))])
@@ -54,20 +54,20 @@ def traced_body(
 
 @in_trace_thread()
 def traced_silently(*args: Any, **kwargs: Any) -> Traced:
-    """As `traced_body`, of what computes a function again: the function's effects were performed before."""
+    """As `traced_body`, for a recomputation of a function: the function's effects were performed before."""
     with silenced():
         return traced_body(*args, **kwargs)
 
 
 @in_trace_thread()
 def traced_in_place(*args: Any) -> Traced:
-    """As `traced_body`, with the arguments of `trace`: what the function closes over can be found again."""
+    """As `traced_body`, with the arguments of `trace`: closed-over tensors can be found again."""
     with axis_names.mapped_to_devices({}):
         return trace(*args)
 
 
 def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
-    """A body that is a part of the trace in progress, without what it closes over; and that, as it is now."""
+    """A body within the trace in progress, and the tensors that it closes over, as operands."""
     recorder = current_recorder()
     note_modes(traced.modes)
     recorder.custom_derivative = recorder.custom_derivative or traced.custom_derivative
@@ -75,13 +75,13 @@ def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
 
 
 def layouts_of_results(traced: Traced) -> list[Layout | None]:
-    """The layout of each result of a body along explicit axes; None for those that have no type."""
+    """The layout of each result of a body along explicit axes; None for results without a type."""
     named = zip(traced.results, traced.shardings or [None] * len(traced.results), strict=True)
     return [None if at is None else at.layout(node.meta["val"].dim()) for node, at in named]
 
 
 def check_carried(what: str, traced: Traced, given: Sequence[Layout]) -> None:
-    """Along explicit axes: raise ShardingError where a round gives its carry another sharding than it was given."""
+    """Along explicit axes: raise ShardingError where a round returns its carry with another sharding."""
     for have, returned in zip(given, traced.shardings, strict=False):
         if returned is not None and not is_same_placement(have, returned.layout(have.ndim)):
             raise ShardingError(
@@ -93,7 +93,7 @@ def check_carried(what: str, traced: Traced, given: Sequence[Layout]) -> None:
 
 
 def derived(cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    """What is made of a loop, made once for what changes programs now (`config.key`), as autocast does."""
+    """A value derived from a loop, cached by the settings that change programs (`config.key`), as autocast."""
     key = (key, config.key(), is_silent())
     if key not in cache:
         cache[key] = make()
@@ -109,7 +109,7 @@ def lifted_along(graph: torch.fx.GraphModule, operands: Sequence[torch.Tensor]) 
 
 
 def depends(graph: torch.fx.GraphModule, on: Sequence[bool], name: str | None) -> list[bool]:
-    """Which results of a body depend on some of its inputs, or on the position along a name."""
+    """Which results of a body depend on some of its inputs, or on the position along a mapped name."""
     known: dict[torch.fx.Node, bool] = {}
     return list(evaluate(graph, _Depends(name, known), on, known))
 
@@ -122,7 +122,7 @@ def dependents(graph: torch.fx.GraphModule, on: Sequence[bool]) -> dict[torch.fx
 
 
 class _Depends(Interpreter):
-    """The walk over a graph; nodes become whether they depend on what is asked for."""
+    """The walk over a graph that finds for each node whether it depends on the given inputs."""
 
     def __init__(self, name: str | None, known: dict[torch.fx.Node, bool]) -> None:
         self._name = name
@@ -139,7 +139,7 @@ class _Depends(Interpreter):
 
 
 def _names_of(node: torch.fx.Node) -> set[str]:
-    """The names that a node uses, itself or in the bodies that it holds."""
+    """The names that a node uses, itself or in its bodies."""
     primitive = primitive_of(node.target)
     if primitive is COLLECTIVE:
         return set(COLLECTIVE.params(node.args).axes)
@@ -149,7 +149,7 @@ def _names_of(node: torch.fx.Node) -> set[str]:
 
 
 def check_differentiable(what: str, traced: Traced) -> None:
-    """Refuse a body whose graph does not tell its derivative."""
+    """Refuse a body whose derivative differs from its graph's."""
     if traced.custom_derivative is not None:
         raise DtypeError(
             f"the function of a {what} with a derivative of its own cannot be differentiated from outside",
@@ -196,7 +196,7 @@ def inlined(inliner: Any, traced: Traced, *, agrees: bool = False) -> Program:
     Args:
         inliner: the walk over the graph around it.
         traced: the body.
-        agrees: whether its only result is one that all devices agree on.
+        agrees: whether its only result must be equal on all devices.
     """
     outer = inliner.builder
     builder = Builder(outer.devices, outer.axes, where=outer.where)
@@ -206,7 +206,7 @@ def inlined(inliner: Any, traced: Traced, *, agrees: bool = False) -> Program:
 
 
 def own(results: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of an op that is run: a copy of each that is an operand."""
+    """The results of an op, with a copy of each that is an operand."""
     return [x.clone() if any(x is y for y in operands) else x for x in results]
 
 

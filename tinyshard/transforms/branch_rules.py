@@ -2,7 +2,7 @@
 
 gradient    each branch becomes its gradient, which computes the branch again
 vmap        where the choice is mapped, all branches run, and a `where` chooses for each example
-partition   one step, whose branches are programs of their own, with results that are cut alike
+partition   one step; each branch is a program, and their results have the same layouts
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def apply_branches(branches: Branches, operands: Sequence[torch.Tensor]) -> tupl
 
     Args:
         branches: the branches.
-        operands: the number of the branch, int32[], and what each of them takes.
+        operands: the number of the branch, int32[], and the operands that all branches take.
     """
     for graph in BRANCHES.graphs(branches):
         operands = bodies.lifted_along(graph, operands)
@@ -41,7 +41,7 @@ def apply_branches(branches: Branches, operands: Sequence[torch.Tensor]) -> tupl
 
 
 def chosen(index: torch.Tensor, results: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-    """Of what all branches have made the results of one; of an index for each example, that of each."""
+    """Choose the results of one branch from those of all; with an index for each example, choose for each."""
 
     def one(*several: torch.Tensor) -> torch.Tensor:
         x = several[-1]
@@ -57,7 +57,7 @@ def _continuous(metas: Sequence[ShapedType]) -> list[int]:
 
 
 class BranchesPrimitive(FunctionPrimitive[Branches]):
-    """Branches: the number of one, and what each of them takes."""
+    """Branches: the operands are the number of one, and the operands that all take."""
 
     name = "cond"
     asks = True
@@ -66,7 +66,7 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
         return params.outputs
 
     def run(self, params: Branches, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        """On plain tensors, as in a function that is checkpointed outside of a trace: the branch that is chosen."""
+        """On plain tensors, as in a checkpointed function outside of a trace: run the chosen branch."""
         chosen = min(max(int(xs[0]), 0), len(params.branches) - 1)
         return bodies.own(replayed(params.branches[chosen])(*xs[1:]), xs)
 
@@ -193,7 +193,7 @@ def _each(
     metas: Sequence[ShapedType],
     traced: Callable[..., Traced] = bodies.traced_body,
 ) -> Branches:
-    """What is made of each branch."""
+    """A value derived from each branch."""
     bodies_of_branches = (
         traced(of(replayed(b)), metas, custom_derivative=b.custom_derivative) for b in params.branches
     )

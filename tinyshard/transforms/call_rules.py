@@ -1,11 +1,11 @@
 """The primitive of a call. Its gradient, its tangent and its vmapped form are calls again.
 
-gradient    where one will be asked for, the call also returns what `Derivation.split` saves for its part backwards
-tangent     the one that `Derivation.tangent` makes
+gradient    where one will be needed, the call also returns the values that `Derivation.split` saves for it
+tangent     by `Derivation.tangent`
 vmap        a call of the vmapped function
 partition   the function's ops, written into the program; those of `checkpoint` are never merged with equal ones outside
 
-Of the gradient of a gradient, the outer one differentiates the ops of a call that saves values.
+In the gradient of a gradient, the outer one differentiates the ops of a call that saves values.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def apply_call(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tenso
 
     Args:
         call: the call.
-        operands: what the function takes, and what it closes over; constants may be left out.
+        operands: the function's operands, and the tensors that it closes over; constants may be left out.
 
     Returns:
-        The results of the function; of a call that saves values, all of them.
+        The results of the function; for a call that saves values, the saved ones too.
     """
     operands = _with_constants(call, operands)
     if not operands:
@@ -78,7 +78,7 @@ def _with_constants(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.
 
 
 def _level_of_gradient(operands: Sequence[torch.Tensor]) -> int | None:
-    """The level of torch.func whose transformation is the first to meet the call, if it asks for a gradient.
+    """The level of the torch.func transformation that processes the call first, if it takes a gradient.
 
     That is 0 for torch's tape; None for another transformation, whose rule applies a call again.
     """
@@ -116,7 +116,7 @@ def tangent_of(call: Call, moved: tuple[int, ...]) -> Call:
 
 
 def saving(call: Call, wanted: tuple[int, ...]) -> Call:
-    """The same, which also returns what the gradients of the wanted operands need."""
+    """The same call, which also returns the values that the gradients of the wanted operands need."""
 
     def make() -> Call:
         parts = call.derivation.split(call, wanted)
@@ -124,7 +124,7 @@ def saving(call: Call, wanted: tuple[int, ...]) -> Call:
         if call.derivation.is_apart:
             backwards = replace(backwards, derivation=call.derivation)
         shardings = call.body.shardings and (*call.body.shardings, *[None] * (len(parts.forwards.results) - call.count))
-        forwards = replace(parts.forwards, shardings=tuple(shardings))  # what is saved is typed as backward passes are
+        forwards = replace(parts.forwards, shardings=tuple(shardings))  # saved values are typed as in backward passes
         return Call(forwards, call.derivation, call.count, len(call.taken), wanted, backwards)
 
     parts: Call = bodies.derived(call.derived, ("gradient", wanted), make)
@@ -132,14 +132,14 @@ def saving(call: Call, wanted: tuple[int, ...]) -> Call:
 
 
 def as_ops(call: Call) -> Call:
-    """A call that saves values as a function of all its results, which is differentiated as its ops are."""
+    """A call that saves values, as a function that returns all of them and is differentiated op by op."""
     apart = call.derivation if call.derivation.name == "checkpoint" else RECOMPUTED
     as_ops: Call = bodies.derived(call.derived, "as ops", lambda: Call(call.body, apart, len(call.outputs)))
     return as_ops
 
 
 class CallPrimitive(FunctionPrimitive[Call]):
-    """A call: what the function takes, and then what it closes over."""
+    """A call: the operands of the function, and then the tensors that it closes over."""
 
     name = "call"
 

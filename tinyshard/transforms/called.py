@@ -1,4 +1,4 @@
-"""What checkpoint, custom_vjp and custom_jvp share: a function that becomes one op, a `Call`, wherever it is called."""
+"""The base of checkpoint, custom_vjp and custom_jvp: a function that becomes one op wherever it is called, a `Call`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tinyshard.transforms.jitted import Jitted
 
 
 class Called(Jitted):
-    """A function that is traced for itself, and becomes one op of what it is called in."""
+    """A function that is traced by itself, and becomes one op of its caller's trace."""
 
     def __init__(self, function: Callable[..., Any], static_numbers: Sequence[int]) -> None:
         numbers, by_name = static_both_ways(function, tuple(static_numbers), (), self.what)
@@ -39,7 +39,7 @@ class Called(Jitted):
         """How the derivatives of a call with this signature are made."""
 
     def _is_plain(self, entry: TraceCacheEntry) -> bool:
-        """Whether the function is called as it is, for its trace does not say what its derivative is."""
+        """Whether the function is called untraced, because its derivative differs from its graph's."""
         return False
 
     def _known_traces(self) -> Traces:
@@ -91,7 +91,7 @@ def types_of_call(signature: Signature) -> VaryingTypes | None:
 
 
 def arguments_of(signature: Signature, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The arguments of a call by position, with these in the places of its tensors: those that are traced, and all."""
+    """The positional arguments of a call with these tensors in place of its own: the traced ones, and all."""
     given = iter(operands)
     traced, _ = tree_unflatten([None if none else next(given) for none in signature.nones], signature.tree)
     static = {key: value for key, _, value in signature.static}

@@ -1,4 +1,4 @@
-"""checkpoint: the gradient of a function computes the values inside of it again, and they are not kept for that."""
+"""checkpoint: the gradient of a function recomputes the values inside of it, so they are not saved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tinyshard.transforms.recomputed import Policy, Recomputed
 
 _TORCHS: Any = inspect.unwrap(torch.utils.checkpoint.checkpoint)
 
-# arguments of it that say how it does it
+# arguments of torch.utils.checkpoint that choose its implementation
 _OF_TORCH = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
@@ -55,25 +55,26 @@ def checkpoint(
     static_argnums: int | Sequence[int] = (),
     **others: Any,
 ) -> Any:
-    """A function whose gradient computes the values inside of it again, in place of keeping them.
+    """A function whose gradient recomputes the values inside of it instead of saving them.
 
-    The memory of a deep network then holds the inputs of its layers, and the values inside of one. In a program the
-    function's ops stand twice, forwards and in the gradient. Wherever it is called (on plain tensors, on Arrays, in a
-    trace, under vmap) it is traced once for each signature, and what it closes over is differentiated, too. Also a
-    decorator. `remat` is another name of it.
+    A deep network then keeps the inputs of its layers in memory, and the values inside of one. A program has the
+    function's ops twice, in the forward pass and in the gradient. Wherever it is called (on plain tensors, on Arrays,
+    in a trace, under vmap) it is traced once for each signature, and the tensors that it closes over are
+    differentiated, too. Also a decorator. `remat` is another name for it.
 
     `torch.utils.checkpoint.checkpoint` in a traced function is this; a context_fn of it has no effect there.
 
-    A function with a derivative of its own (`torch.no_grad`, a `torch.autograd.Function`) is called as it is: its
-    gradient is right, and nothing is computed again.
+    A function with a custom derivative (`torch.no_grad`, a `torch.autograd.Function`) is called unchanged: its
+    gradient is right, and nothing is recomputed.
 
     Args:
         fun: a function of trees of tensors and numbers that returns a tree of tensors, as for `jit`.
-        prevent_cse: whether what is computed again is kept apart from what is computed forwards. Inside pmap and
-            shard_map equal steps are one; with False these are, too, and their values are kept.
-        policy: which values are saved all the same, of `checkpoint_policies`, or a function of your own:
-            `policy(op, *types, **params)` with the op's name as graphs show it ("aten.mm.default"), shape and dtype
-            of what it takes, and of `checkpoint_name` the name; it returns whether its results are saved. None: none.
+        prevent_cse: whether recomputed steps are kept apart from those of the forward pass. Inside pmap and
+            shard_map equal steps are merged; with False these are, too, and their values are saved.
+        policy: which values are saved even so: one of `checkpoint_policies`, or your own function
+            `policy(op, *types, **params)` of the op's name as graphs show it ("aten.mm.default"), the shapes and
+            dtypes of its operands, and for `checkpoint_name` the name; it returns whether the op's results are saved.
+            None saves no value.
         static_argnums: positions of arguments that are Python values.
         others: none; an argument that JAX has is refused with what to write in its place.
 
@@ -83,9 +84,9 @@ def checkpoint(
     Raises:
         DtypeError, StaticArgumentError, TracedValueError: as `jit`, when called.
 
-    Communication: that of the function; its gradient has the function's once more.
+    Communication: that of the function; its gradient repeats it.
 
-    In JAX: `jax.checkpoint`. A policy there is given a primitive in place of a name.
+    In JAX: `jax.checkpoint`. A policy there is passed a primitive in place of a name.
 
     Example:
         >>> from tinyshard import grad
@@ -118,7 +119,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
         The same values.
 
     Raises:
-        DtypeError: the name is no str.
+        DtypeError: the name is not a str.
 
     Communication: none.
 
@@ -135,7 +136,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
 
 
 def _in_traces(disabled: Callable[..., Any] | None) -> Callable[..., Any]:
-    """What `torch.utils.checkpoint.checkpoint` calls: in a trace or a transformation `checkpoint`."""
+    """The replacement of `torch.utils.checkpoint.checkpoint`: in a trace or a transformation `checkpoint`."""
 
     def called(fun: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_tracing() and torch._C._functorch.maybe_current_level() is None:
@@ -145,7 +146,7 @@ def _in_traces(disabled: Callable[..., Any] | None) -> Callable[..., Any]:
         is_tensor = [isinstance(x, torch.Tensor) for x in leaves]
 
         @functools.wraps(fun, assigned=("__name__",), updated=())
-        def of_tensors(*xs: torch.Tensor) -> Any:  # all else is as it is, as in torch
+        def of_tensors(*xs: torch.Tensor) -> Any:  # other arguments are passed unchanged, as in torch
             given = iter(xs)
             some, by_name = tree_unflatten(
                 [next(given) if one else x for x, one in zip(leaves, is_tensor, strict=True)], form
@@ -157,5 +158,5 @@ def _in_traces(disabled: Callable[..., Any] | None) -> Callable[..., Any]:
     return called
 
 
-# where torch keeps what `checkpoint` calls in its own place, also for those that imported it before
+# replaced inside torch's module, so that code that imported `checkpoint` earlier calls it too
 REPLACED: list[Replacement] = [(_TORCHS, "__dynamo_disable", _in_traces)]

@@ -1,16 +1,16 @@
-"""Which values `checkpoint` saves all the same: each policy is asked of every op, with what it takes.
+"""Policies of `checkpoint`, which choose values to save: each is called for every op, with the types of its operands.
 
 everything_saveable                   all of them: nothing is computed again
 nothing_saveable                      none, as without a policy
 dots_saveable                         results of matrix products; checkpoint_dots is another name
-dots_with_no_batch_dims_saveable      of those of two matrices, as a layer with a weight has it; of the products within
-                                      attention none. checkpoint_dots_with_no_batch_dims is another name
-save_only_these_names("a", "b")       values that `checkpoint_name` has named so
-save_anything_except_these_names(..)  all values but those named so
-save_any_names_but_these(..)          values with a name, but those named so
-save_from_both_policies(p, q)         what one of two policies saves
+dots_with_no_batch_dims_saveable      results of products of two matrices, as in a layer with a weight, but not of the
+                                      products in attention. checkpoint_dots_with_no_batch_dims is another name
+save_only_these_names("a", "b")       values that `checkpoint_name` gave one of these names
+save_anything_except_these_names(..)  all values except those with one of these names
+save_any_names_but_these(..)          values with a name, except those with one of these names
+save_from_both_policies(p, q)         values that one of two policies saves
 
-A function of your own does as well: `policy(op, *types, **params)`.
+Your own function is a policy, too: `policy(op, *types, **params)`.
 
     >>> import torch
     >>> import tinyshard as ts
@@ -147,7 +147,7 @@ def save_only_these_names(*names: str) -> Policy:
 
 
 def save_any_names_but_these(*names: str) -> Policy:
-    """Values with a name are saved, if it is none of these.
+    """Values with a name are saved, unless it is one of these.
 
     Args:
         names: that `checkpoint_name` gives.
@@ -185,7 +185,7 @@ def save_anything_except_these_names(*names: str) -> Policy:
 
 
 def save_from_both_policies(first: Policy, second: Policy) -> Policy:
-    """What one of two policies saves is saved.
+    """Values that one of two policies saves are saved.
 
     Args:
         first: a policy.
@@ -205,5 +205,5 @@ def save_from_both_policies(first: Policy, second: Policy) -> Policy:
 
 
 def _kind(op: str) -> str:
-    """The name of an op of torch's: "mm" of "aten.mm.default"."""
+    """The name of a torch op: "mm" of "aten.mm.default"."""
     return op.split(".")[1] if op.count(".") == 2 else op

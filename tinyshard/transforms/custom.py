@@ -1,4 +1,4 @@
-"""What custom_vjp and custom_jvp share: a function whose derivative the user gives, and what does not fit it."""
+"""The base of custom_vjp and custom_jvp: a function whose derivative the user defines, and the errors of that."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tinyshard.transforms.called import Called
 
 
 class Custom(Called):
-    """A function with a derivative of the user's.
+    """A function whose derivative the user defines.
 
     Attributes:
-        takes: how the derivative is given, for errors.
+        takes: how the derivative is passed, for errors.
     """
 
     takes: str
@@ -62,13 +62,13 @@ class Custom(Called):
 
 
 def flat(tree: Any) -> tuple[list[torch.Tensor], TreeSpec]:
-    """The leaves of a result as tensors, and how they are put together."""
+    """The leaves of a result as tensors, and its tree."""
     leaves, form = tree_flatten(tree)
     return [x if isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves], form
 
 
 def pair_of(rule: str, custom: Custom, returned: Any, returns: str) -> tuple[Any, Any]:
-    """What a rule has returned, a pair. Raises DtypeError."""
+    """The result of a rule, as a pair. Raises DtypeError."""
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise DtypeError(
             f"{rule} of {custom._name}, a {custom.what}, does not return a pair",
@@ -79,7 +79,7 @@ def pair_of(rule: str, custom: Custom, returned: Any, returns: str) -> tuple[Any
 
 
 def check_alike(what: str, types: Sequence[ShapedType], wanted: Sequence[ShapedType]) -> None:
-    """Raise DtypeError for values of other shapes or dtypes than those they stand for."""
+    """Raise DtypeError for values whose shapes or dtypes differ from the wanted ones."""
     if list(types) != list(wanted):
         raise DtypeError(
             f"{what} returns values of another shape or dtype",
@@ -89,7 +89,7 @@ def check_alike(what: str, types: Sequence[ShapedType], wanted: Sequence[ShapedT
 
 
 def check_not_closed_over(what: str, function: str, numbers: Sequence[int], count: int) -> None:
-    """Refuse to differentiate by what the function closes over: its rule does not know it."""
+    """Refuse to differentiate with respect to a closed-over value: the function's rule does not cover it."""
     if any(i >= count for i in numbers):
         raise DtypeError(
             f"a {what} closes over a value that is differentiated",

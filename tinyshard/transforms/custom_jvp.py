@@ -1,4 +1,4 @@
-"""custom_jvp: a function whose tangent the user writes; its gradient is the transpose of that."""
+"""custom_jvp: a function whose tangent the user defines; its gradient is the transpose of the tangent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tinyshard.transforms.vmap import vmap
 
 
 def custom_jvp(fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()) -> CustomJvp:
-    """A function whose derivative you write, forwards: its gradient follows from that. Also a decorator.
+    """A function whose forward-mode derivative you define: its gradient follows from that. Also a decorator.
 
     Args:
         fun: a function of trees of tensors and numbers that returns a tree of tensors, as for `jit`.
@@ -41,10 +41,10 @@ def custom_jvp(fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = (
         of the result; None for nothing.
 
     Raises:
-        DtypeError: when it is called, no derivative has been given, or one does not fit; it closes over a value that
+        DtypeError: when it is called, no derivative has been defined, or one does not fit; it closes over a value that
             is differentiated.
 
-    Communication: that of what you write.
+    Communication: that of your functions.
 
     In JAX: `jax.custom_jvp`. The tangent of an integer is zeros of its dtype, in place of float0.
 
@@ -65,13 +65,13 @@ def custom_jvp(fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = (
 
 
 class CustomJvp(Custom):
-    """A function with a derivative of the user's. Made by `custom_jvp`."""
+    """A function whose derivative the user defines. Made by `custom_jvp`."""
 
     what = "custom_jvp"
     takes = "defjvp(jvp)"
 
     def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
-        """Say what the derivative is; also a decorator.
+        """Define the derivative; also a decorator.
 
         Args:
             jvp: `jvp(*nondiff, primals, tangents)` returns (result, tangent of the result).
@@ -84,7 +84,7 @@ class CustomJvp(Custom):
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
-        """Say what the derivative by each argument is.
+        """Define the derivative with respect to each argument.
 
         Args:
             jvps: `jvp(tangent, result, *primals)` for each argument; None for a derivative of zero.
@@ -125,7 +125,7 @@ class CustomJvp(Custom):
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """A derivative that the user gave.
+    """A derivative that the user defined.
 
     Attributes:
         function: its name, for errors.

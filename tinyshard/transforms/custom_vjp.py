@@ -1,4 +1,4 @@
-"""custom_vjp: a function whose gradient the user writes, in two parts: what is kept, and what is made of that."""
+"""custom_vjp: a function whose gradient the user defines, in two parts: a forward and a backward function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tinyshard.transforms.vmap import vmap
 
 
 def custom_vjp(fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()) -> CustomVjp:
-    """A function whose gradient you write. Also a decorator.
+    """A function whose gradient you define. Also a decorator.
 
     Args:
         fun: a function of trees of tensors and numbers that returns a tree of tensors, as for `jit`.
@@ -33,18 +33,18 @@ def custom_vjp(fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = (
 
     Returns:
         The function, with a method `defvjp(fwd, bwd)` that takes its gradient:
-        `fwd`, of the same arguments, returns (result, residuals): any tree of what `bwd` needs.
-        `bwd(*nondiff, residuals, cotangent)` returns a tuple: for each other argument its gradient, a tree as the
-        argument; None for zeros.
+        `fwd`, of the same arguments, returns (result, residuals): any tree of values that `bwd` needs.
+        `bwd(*nondiff, residuals, cotangent)` returns a tuple: for each differentiable argument its gradient, a tree as
+        the argument; None for zeros.
 
     Raises:
-        DtypeError: when it is called, no gradient has been given, or one does not fit; under `jvp`, which it has no
-            rule for; it closes over a value that is differentiated.
+        DtypeError: when it is called, no gradient has been defined, or one does not fit; under `jvp`, for which it has
+            no rule; it closes over a value that is differentiated.
 
-    Communication: that of what you write.
+    Communication: that of your functions.
 
-    In JAX: `jax.custom_vjp`. An integer argument has None or zeros for its gradient, in place of float0. Of the
-    gradient of a gradient the outer one differentiates what `fwd` and `bwd` do, as there.
+    In JAX: `jax.custom_vjp`. An integer argument has None or zeros for its gradient, in place of float0. In the
+    gradient of a gradient the outer one differentiates the ops of `fwd` and `bwd`, as in JAX.
 
     Example:
         >>> @custom_vjp
@@ -60,16 +60,16 @@ def custom_vjp(fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = (
 
 
 class CustomVjp(Custom):
-    """A function with a gradient of the user's. Made by `custom_vjp`."""
+    """A function whose gradient the user defines. Made by `custom_vjp`."""
 
     what = "custom_vjp"
     takes = "defvjp(fwd, bwd)"
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
-        """Say what the gradient is.
+        """Define the gradient.
 
         Args:
-            fwd: of the arguments of the function; it returns (result, residuals).
+            fwd: takes the arguments of the function; returns (result, residuals).
             bwd: `bwd(*nondiff, residuals, cotangent)` returns a tuple of gradients.
         """
         check_function(fwd, "defvjp")
@@ -103,7 +103,7 @@ class CustomVjp(Custom):
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """A gradient that the user gave.
+    """A gradient that the user defined.
 
     Attributes:
         function: its name, for errors.
@@ -189,7 +189,7 @@ class _Given:
 
 
 def _gradients(function: str, returned: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
-    """What bwd has returned, as a gradient for each tensor of the arguments."""
+    """The result of bwd, as a gradient for each tensor of the arguments."""
     if not isinstance(returned, tuple | list) or len(returned) != len(arguments):
         raise DtypeError(
             f"bwd of {function}, a custom_vjp, does not return a gradient for each argument",

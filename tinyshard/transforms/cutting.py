@@ -1,8 +1,8 @@
-"""A function cut in two: a part that is run at once and saves values, and a part that is run later and takes them.
+"""A function cut in two: a part that runs at once and saves values, and a part that runs later on the saved values.
 
 joint        x, g  ->  a, b, c, result      a, b, c: values on the way, which may be saved
 cut          x     ->  b                    only b is needed
-             b, x, g  ->  result            what b is made of is not computed again
+             b, x, g  ->  result            b is not recomputed
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tinyshard.transforms import bodies
 
 
 def linear(traced: Traced, count: int) -> Function:
-    """A function of values and of tangents that returns, after its results, all that does not depend on the tangents.
+    """A function of values and tangents that returns, after its results, all values independent of the tangents.
 
     Args:
         traced: its graph.
-        count: how many of its inputs are no tangents; those that it closes over, behind the tangents, are none either.
+        count: the number of inputs before the tangents; closed-over tensors, behind the tangents, are not tangents.
     """
     is_tangent = [count <= i < len(traced.arguments) for i in range(len(traced.inputs))]
     depends = bodies.dependents(traced.graph, is_tangent)
@@ -41,9 +41,9 @@ def cut(both: Traced, results: int, joint: Traced, count: int) -> Split:
 
     Args:
         both: its graph, which returns its results and then the values that may be saved.
-        results: how many results it has.
-        joint: the graph from its operands, and more, to these values and then to what is wanted. It is changed.
-        count: how many values may be saved.
+        results: the number of its results.
+        joint: the graph from its operands, and more, to these values and then to the wanted results. It is changed.
+        count: the number of values that may be saved.
     """
     graph = joint.graph.graph
     first, output = next(iter(graph.nodes)), next(n for n in reversed(graph.nodes) if n.op == "output")
@@ -80,7 +80,7 @@ def _with_results(traced: Traced, count: int) -> Traced:
 
 
 def _behind_aliases(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose value another one has under a name, or as it is."""
+    """The node that computes a value, behind names and aliases."""
     while node.target in ALIASES or primitive_of(node.target) is NAME:
         node = node.all_input_nodes[0]
     return node

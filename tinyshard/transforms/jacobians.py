@@ -1,4 +1,4 @@
-"""Whole Jacobians: a derivative of every result by every argument, row by row or column by column."""
+"""Whole Jacobians: the derivative of every result with respect to every argument, by rows or by columns."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def jacrev(
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
-        argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
+        argnums: the arguments to differentiate with respect to, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
         holomorphic: whether `fun` is a holomorphic function of complex tensors, as for `grad`.
-        allow_int: whether integers are allowed among the tensors; the derivative by them is zeros of their dtype.
+        allow_int: whether integers are allowed among the tensors; their derivative is zeros of their dtype.
         chunk_size: how many rows are computed at a time, as in torch: fewer take less memory; None for all.
         others: as for `grad`.
 
@@ -59,7 +59,7 @@ def jacrev(
 
     Communication: that of the function and its transpose.
 
-    In JAX: also named `jacobian`, as here; no chunk_size=. The derivative by an integer has dtype float0.
+    In JAX: also named `jacobian`, as here; no chunk_size=. The derivative with respect to an integer has dtype float0.
 
     Example:
         >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
@@ -103,7 +103,7 @@ def _jacrev(
             for column in rows
         ]
         if kinds.holomorphic:
-            by_output = [[block.conj() for block in column] for column in by_output]  # torch's are those of J^H
+            by_output = [[block.conj() for block in column] for column in by_output]  # torch multiplies by J^H
         rows_of = [
             of.with_zeros(block, x.shape) for block, x in zip(zip(*by_output, strict=True), results, strict=True)
         ]
@@ -126,7 +126,7 @@ def jacfwd(
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
-        argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
+        argnums: the arguments to differentiate with respect to, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
         holomorphic: whether `fun` is a holomorphic function of complex tensors, as for `grad`.
         chunk_size: how many columns are computed at a time: fewer take less memory; None for all.
@@ -169,7 +169,7 @@ def _jacfwd(
         def push(*tangents: torch.Tensor) -> Any:
             return torch.func.jvp(of, tuple(of.leaves), tangents, has_aux=has_aux)[1:]
 
-        out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
+        out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: vmap can expand it at dim 0
         with transform_scope():
             basis = _basis(of.leaves)
             several = [basis] if chunk_size is None else zip(*(x.split(chunk_size) for x in basis), strict=True)
@@ -193,14 +193,14 @@ def hessian(
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
-        argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
+        argnums: the arguments to differentiate with respect to, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
         holomorphic: whether `fun` is a holomorphic function of complex tensors, as for `grad`.
         others: as for `grad`.
 
     Returns:
         A function that returns, for each leaf of the result and each pair of leaves of the argument, a tensor of shape
-        (*shape of the result, *shape of the one, *shape of the other). With has_aux (these, anything else).
+        (*shape of the result, *shape of the first leaf, *shape of the second). With has_aux (these, anything else).
 
     Raises:
         DtypeError, RuntimeError: as `jacrev`.
@@ -218,7 +218,7 @@ def hessian(
 
 
 def _check_results(what: str, results: Sequence[torch.Tensor], kinds: Kinds) -> None:
-    """Refuse complex results: a gradient by a real number has no room for the derivative of the imaginary part."""
+    """Refuse complex results: a real gradient cannot hold the derivative of the imaginary part."""
     for x in results:
         if kinds.holomorphic and not x.is_complex():
             rule = "a holomorphic function of complex numbers that is real is a constant"
@@ -234,7 +234,7 @@ def _check_results(what: str, results: Sequence[torch.Tensor], kinds: Kinds) -> 
 
 
 def _basis(xs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """All unit vectors of several tensors taken as one: each with a new first dim that counts the elements of all."""
+    """All unit vectors of several tensors, taken as one vector: a new first dim counts the elements of all."""
     sizes = [x.numel() for x in xs]
     unit = torch.eye(sum(sizes))
     if any(isinstance(innermost(x), Array) for x in xs):
@@ -244,7 +244,7 @@ def _basis(xs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def _apart(of: OfLeaves, columns: torch.Tensor) -> Any:
-    """The arguments, with the columns of each in its place: the last dim counts the elements of all."""
+    """The tree of the arguments, with the columns of each in its place: the last dim counts the elements of all."""
     parts = columns.split([x.numel() for x in of.leaves], -1)
     lead = columns.shape[:-1]
     return of.arguments([part.reshape((*lead, *x.shape)) for part, x in zip(parts, of.leaves, strict=True)])

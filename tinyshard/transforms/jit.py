@@ -3,7 +3,7 @@
 f = ts.jit(f)
 f(x)                                  one message to each device
 f.lower(x).as_text()                  ops on whole tensors, before partitioning
-f.lower(x).compile().as_text()        what each device runs, collectives and all
+f.lower(x).compile().as_text()        the program of each device, with its collectives
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ def jit(
 
     It is traced once for each signature (shapes, dtypes, static values) and partitioned once for each layout of its
     operands; after that a call is one message to each device. Also a decorator, with or without arguments. Another
-    `jit` of the same function finds the same traces.
+    `jit` of the same function shares its traces.
 
-    A trace runs the function in a thread of its own, which the caller waits for. It has the caller's context variables,
-    and what it sets of them is set for the caller when it ends; `breakpoint()`, `input()` and `print` reach the user.
+    A trace runs the function in its own thread, while the caller waits. The thread has the caller's context variables,
+    and its changes to them are copied back when it ends; `breakpoint()`, `input()` and `print` reach the user.
     Ctrl-C ends it at its line or at its next op. Where it reaches neither, as in a long call of C code, a second Ctrl-C
     abandons it: it ends in the background.
 
-    grad, jvp, vmap and `.backward()` of it run programs too: one of the function, and one of its derivative, made from
-    the trace (which computes the function's values again); so results require a gradient where an operand or a
-    closed-over tensor does. In the function of another jit it becomes a part of that one's program, and its shardings
-    are constraints. A function with a derivative of its own (`torch.no_grad`, a `torch.autograd.Function`) runs op by
-    op where it is differentiated from outside.
+    grad, jvp, vmap and `.backward()` of it run programs too: one for the function, and one for its derivative, made
+    from the trace (which recomputes the function's values); so results require a gradient where an operand or a
+    closed-over tensor does. Inside the function of another jit it becomes a part of the outer program, and its
+    shardings are constraints. A function with a custom derivative (`torch.no_grad`, a `torch.autograd.Function`) runs
+    op by op where it is differentiated from outside.
 
     Args:
         fun: a function of trees of tensors and numbers that returns a tree of tensors. A Python float is a 0-d tensor
-            of torch's default dtype, or of float64 beside an argument of doubles. What it closes over (Arrays,
-            tensors, module parameters) is looked up at each call. Where it cannot be found again (in a set, in another
-            function's cache), the function is traced at each call. With modules in another mode (`train()`, `eval()`)
-            or when its code has been edited (IPython's autoreload) it is traced again; of other Python values, and of
-            functions that it calls, it sees what they were when it was traced.
+            of torch's default dtype, or of float64 with an argument of doubles. Tensors that it closes over (Arrays,
+            tensors, module parameters) are looked up at each call. If one cannot be found again (in a set, in the
+            cache of a function), each call traces the function. With modules in another mode (`train()`, `eval()`)
+            or when its code has been edited (IPython's autoreload) it is traced again; other Python values, and the
+            functions that it calls, are used as they were when it was traced.
         in_shardings: a Sharding for every positional argument, or a tree of them that is a prefix of the arguments;
             None leaves an argument where it is, and so do arguments by name.
         out_shardings: likewise for the results.
-        static_argnums: positions of arguments that are Python values; another value is another trace.
+        static_argnums: positions of arguments that are Python values; each value has its own trace.
         static_argnames: names of such arguments.
         donate_argnums: positions of arguments whose memory the call may use again: the devices free their blocks at
             their last use, for the results that come after. Array handles on them are deleted, also where the call
@@ -68,7 +68,7 @@ def jit(
             are in place, and whose blocks have the shape and dtype of a result's; for others a warning names them, and
             they stay. Within another trace nothing is donated; nor under a transformation, of which a warning tells.
         donate_argnames: names of such arguments.
-        others: JAX's keep_unused and inline are taken, and have no effect.
+        others: JAX's keep_unused and inline are accepted, and have no effect.
 
     Returns:
         A function of the same arguments that returns Arrays; it has `lower`, and the attributes of `fun`.
@@ -80,11 +80,11 @@ def jit(
         DtypeError: an argument is not a tensor, jit has no argument of that name, or the shape of a result depends on
             values, as with `nonzero`, a mask as an index, and `torch.linalg.lstsq`.
         StaticArgumentError: if a static argument cannot be hashed, or the function has no static or donated argument of
-            that place or name, or one is both.
+            that position or name, or one is both.
         DonationError: when called, if a donated Array is among the arguments twice.
         RuntimeStateError: when called, if an argument was donated before.
 
-    Communication: what the program's text says.
+    Communication: the collectives in the program's text.
 
     In JAX: a result is written into the donated memory itself; here it may be written while the donated block is there.
     Under a transformation JAX donates what is given to the jitted function.
@@ -125,7 +125,7 @@ def jit(
 
 
 def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | None = None) -> Callable[..., GraphText]:
-    """What a function is to the tracer: its ops on whole tensors.
+    """A function that returns the graph of `fun`: its ops on whole tensors.
 
     Args:
         fun: a function as jit takes it.
@@ -139,7 +139,7 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
 
     Communication: none.
 
-    In JAX: `jax.make_jaxpr`, which is another name of it here.
+    In JAX: `jax.make_jaxpr`, which is another name for it here.
 
     Example:
         >>> import torch
@@ -165,11 +165,11 @@ make_jaxpr = make_graph
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Shapes and dtypes of what a function returns, without computing it.
+    """Shapes and dtypes of a function's results, without computing them.
 
     Args:
         fun: a function as jit takes it.
-        args: as for a call, by name too; a ShapeDtypeStruct may stand for a tensor.
+        args: as for a call, by name too; a ShapeDtypeStruct may replace a tensor.
 
     Returns:
         The tree that it returns, with a ShapeDtypeStruct for each tensor.

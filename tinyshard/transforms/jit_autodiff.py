@@ -1,11 +1,11 @@
 """A jitted function as one op of a transformation: its gradient, tangent and vmapped form are programs too.
 
     jit(f)(x)                f's program
-    grad(jit(f))(x)          f's program, and one for its gradient, which computes f again and then backwards
+    grad(jit(f))(x)          f's program, and one for its gradient, which computes f again and then the gradient
     vmap(jit(f))(xs)         one program for all examples
     jit(f)(w).backward()     likewise: results have a `grad_fn` where an operand requires a gradient
 
-Each is made from f's graph, and kept with it. The op runs on the operands that no transformation wraps any more.
+Each is made from f's graph, and cached with it. The op runs on operands that no transformation wraps any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Derived:
     Attributes:
         traced: the graph.
         jit: compiles a function of tensors.
-        derived: what is derived from it, by what it is.
+        derived: the functions derived from it, by kind.
     """
 
     traced: Traced
@@ -56,13 +56,13 @@ class Derived:
         )
 
     def derive(self, key: Any, function: Function) -> Function:
-        """A function that is derived from it, compiled; made once."""
+        """A function derived from it, compiled once."""
         if key not in self.derived:
             self.derived[key] = self.jit(function)
         return self.derived[key]
 
 
-FLOWS = object()  # stands for a value that a gradient may flow through
+FLOWS = object()  # marks a value that a gradient may flow through
 
 
 class _Flow(Interpreter):
@@ -74,7 +74,7 @@ class _Flow(Interpreter):
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         passes = node.target is not torch.ops.aten.detach.default and not has_effect(node.target)
         passes = passes and any(x is FLOWS for x in tree_leaves((args, kwargs)))
-        value = node.meta.get("val")  # None for an op that is called for what it does
+        value = node.meta.get("val")  # None for an op that is called for its effect
         flows = [
             FLOWS if passes and _is_continuous(x) else None for x in tree_leaves(value, is_leaf=lambda x: x is None)
         ]
@@ -94,15 +94,15 @@ def apply(derived: Derived, run: Function, inputs: Sequence[torch.Tensor]) -> tu
 
     Args:
         derived: the function.
-        run: runs its program on tensors that none wraps.
-        inputs: its operands, and what it closes over.
+        run: runs its program on unwrapped tensors.
+        inputs: its operands, and the tensors that it closes over.
     """
     with op_scope():
         return JITTED.bind((derived, run), *inputs) if inputs else tuple(run())
 
 
 class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
-    """A jitted function on whole tensors. A trace never records it: there the function is traced again."""
+    """A jitted function on whole tensors. Never recorded by a trace, which traces the function instead."""
 
     name = "jitted"
 

@@ -1,4 +1,4 @@
-"""Jitted: a function under jit, from a call of it to the program that is called."""
+"""Jitted: a function under jit. A call of it finds or compiles a program and runs it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Jitted:
         out_shardings: Any = None,
         static_argnums: tuple[int, ...] = (),
         static_argnames: tuple[str, ...] = (),
-        is_of_constants: bool = False,  # what it closes over stays as it is
+        is_of_constants: bool = False,  # the tensors that it closes over never change
         donate_argnums: tuple[int, ...] = (),
         donate_argnames: tuple[str, ...] = (),
     ) -> None:
@@ -79,18 +79,18 @@ class Jitted:
         self._is_of_constants = is_of_constants
 
     def __getattr__(self, name: str) -> Any:
-        """What the function has, as `training` of a module; the jitted one has no copies that could go stale."""
+        """The attribute of the function, as `training` of a module; Jitted has no copies, which could become stale."""
         wrapped = self.__dict__.get("__wrapped__")
         if wrapped is None or name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(wrapped, name)
 
     def __reduce__(self) -> str:
-        """As a function: by its name, under which a decorated one is found in its module."""
+        """Pickled as a function is: by its name, under which a decorated one is found in its module."""
         return str(getattr(self, "__qualname__", self._name))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
-        """With a copy of the function, which for a plain one is itself, and for a method that of the copied object."""
+        """Copied with the function: a plain function is its own copy, a method becomes that of the copied object."""
         twin = memo[id(self)] = type(self).__new__(type(self))
         twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return twin
@@ -99,7 +99,7 @@ class Jitted:
         return f"<jit of {getattr(self._function, '__name__', self._function)}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on the devices of the arguments; returns at once. Within a trace it becomes a part of it."""
+        """Run on the devices of the arguments; returns at once. Within a trace the call becomes a part of it."""
         if this_thread.recorder is not None:
             return self._inlined(args, kwargs)
         if config.read("disable_jit") and self.what == "jit" and not self._is_of_constants:
@@ -127,7 +127,7 @@ class Jitted:
             return self._applied(bound, entry, everything)
         executable, assignment = self._executable(bound, entry, everything)
         donated = self._donated(bound, executable)
-        # without anything that it closes over, a trace always fits: the first one will be found again
+        # a trace without closed-over tensors always fits: the first one will be found again
         closes_over = entry.traced.closed or entry.traced.modes
         if key is not None and not closes_over and self._entries_for(bound.signature)[0] is entry:
             self._found.put(key, (entry, executable, assignment, donated))
@@ -141,7 +141,7 @@ class Jitted:
         return entry.executable(everything, assignment, self._named(entry)), assignment
 
     def _donated(self, bound: Bound, executable: Executable) -> tuple[int, ...]:
-        """The operands whose memory the program may use again; a warning, once, names those that it cannot use."""
+        """The operands whose memory the program may reuse; a warning, once, names those that it cannot use."""
         if not self._donate_argnums and not self._donate_argnames:
             return ()
         donated = donated_operands(bound, self._donate_argnums, self._donate_argnames)
@@ -160,7 +160,7 @@ class Jitted:
             )
         if (
             entry.traced.custom_derivative is not None
-        ):  # its graph does not tell its derivative: the function itself does
+        ):  # its derivative differs from its graph's: the function itself is called
             operands = everything[: len(bound.operands)]
             return self._laid_out(bound.call([array(x) for x in operands]))
 
@@ -171,13 +171,13 @@ class Jitted:
         return assembled(entry.traced, jit_autodiff.apply(_derived(entry), run, everything))
 
     def _op_by_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function on Arrays, as the flag `disable_jit` asks for."""
+        """Call the function on Arrays without a trace, because of the flag `disable_jit`."""
         bound = self._bind(args, kwargs)
         result = bound.call([array(x) for x in self._apply_in_shardings(bound)])
         return self._laid_out(tree_map(lambda x: array(x) if isinstance(x, torch.Tensor) else x, result))
 
     def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function as a part of what is traced or mapped around it; its shardings are constraints then."""
+        """Call the function inside an outer trace or mapped function; its shardings become constraints."""
         bound = self._bind(args, kwargs)
         note_numbers(bound.operands, bound.signature.numbers)
         return self._laid_out(bound.call(self._apply_in_shardings(bound)))
@@ -187,18 +187,18 @@ class Jitted:
         return f"{self.what}'s out_shardings do not fit the result of {self._name}"
 
     def _argument_names(self, bound: Bound, count: int) -> list[str]:
-        """What the user calls the `count` arguments by position that are traced."""
+        """The user's names of the `count` positional arguments that are traced."""
         static = {key for key, _, _ in bound.signature.static if isinstance(key, int)}
         return argument_names(self._function, count + len(static), static)
 
     def _laid_out(self, out: Any) -> Any:
-        """A tree of results where out_shardings wants them."""
+        """A tree of results in their out_shardings."""
         return (
             out if self._out_shardings is None else map_with(self._misfit_of_results, put_at, out, self._out_shardings)
         )
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What decides on trace, executable and assignment together, for the most common call; None for others."""
+        """One key for trace, executable and assignment, for the most common kind of call; None for other calls."""
         if not args or kwargs or self._in_shardings is not None or self._static_argnums or self._static_argnames:
             return None
         key: list[Any] = [config.key()]
@@ -220,10 +220,10 @@ class Jitted:
         """Trace for these arguments, and go no further.
 
         Args:
-            args, kwargs: as for a call; a `ShapeDtypeStruct` may stand for a tensor, also one on an AbstractMesh.
+            args, kwargs: as for a call; a `ShapeDtypeStruct` may replace a tensor, also one on an AbstractMesh.
 
         Returns:
-            What was traced: `as_text()`, `compile()`.
+            The traced function, with `as_text()` and `compile()`.
 
         Communication: none; no process is started for abstract arguments.
         """
@@ -241,7 +241,7 @@ class Jitted:
         return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
 
     def _cache_size(self) -> int:
-        """How many traces there are."""
+        """The number of traces."""
         return sum(map(len, self._entries.values()))
 
     def _entries_for(self, signature: Signature) -> list[TraceCacheEntry]:
@@ -254,7 +254,7 @@ class Jitted:
         return traces_of(self._function)
 
     def _is_edited(self) -> bool:
-        """Whether the function has other code than was traced: IPython's autoreload puts it into the same function."""
+        """Whether the function's code has changed since the trace: IPython's autoreload puts new code into it."""
         return any(function.__code__ is not code for function, code in self._codes)
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
@@ -268,7 +268,7 @@ class Jitted:
         return self._static_argnums
 
     def _trace_and_inputs(self, bound: Bound, operands: list[Any]) -> tuple[TraceCacheEntry, list[Any]]:
-        """The trace that fits, and all its inputs: operands, then what it closes over."""
+        """The trace that fits, and all its inputs: operands, then closed-over tensors."""
         roots = (self._function, *bound.statics)
         entries = self._entries_for(bound.signature)
         for entry in list(entries):
@@ -294,14 +294,14 @@ class Jitted:
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
         numbers = bound.signature.numbers
         with progress.doing(f"tracing {self._name}"):
-            # a derivative is made of a graph whose values were typed, and gradients are cut as they come
+            # the graph of a derivative was typed when it was traced, and gradients have any layout
             types = None if self._is_of_constants else Types(bound.signature.types or ())
             return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names, numbers, types))
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 
     def _apply_in_shardings(self, bound: Bound, *, described: bool = False) -> list[Any]:
-        """The operands where in_shardings wants them; only described, if nothing should be moved."""
+        """The operands in their in_shardings; only described, if nothing should be moved."""
         if self._in_shardings is None:
             return bound.operands
         args = tuple(bound.arguments[0])
@@ -314,7 +314,7 @@ class Jitted:
         ]
 
     def _typed(self, bound: Bound, operands: list[Any]) -> tuple[Bound, list[Any]]:
-        """The call, and how its operands are cut along explicit axes in its signature; and they."""
+        """The call with the layouts of its operands along explicit axes in its signature, and the operands."""
         types = types_of(operands)
         return (bound if types is None else replace(bound, signature=replace(bound.signature, types=types))), operands
 
@@ -340,11 +340,11 @@ class Jitted:
 
 
 def _is_watched(values: Sequence[Any]) -> bool:
-    """Whether a transformation of torch.func, or torch's tape, watches what is done with the values."""
+    """Whether a transformation of torch.func, or torch's tape, records ops on the values."""
     if torch._C._functorch.maybe_current_level() is not None:
         return True
     if torch.is_grad_enabled():
-        with torch._C.DisableTorchFunctionSubclass():  # else each would be a call of `Array.__torch_function__`
+        with torch._C.DisableTorchFunctionSubclass():  # without it each would call `Array.__torch_function__`
             if any(isinstance(x, torch.Tensor) and x.requires_grad for x in values):
                 return True
     return forward_ad._current_level >= 0 and has_tangent(values)

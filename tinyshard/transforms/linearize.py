@@ -31,8 +31,8 @@ _LINEAR = replace(RECOMPUTED, name="linearize")
 def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """The result of a function, and its derivative at this point, as a function of tangents.
 
-    The function is traced and run once. What the derivative needs of it is kept: a call of it runs its linear part
-    alone.
+    The function is traced and run once. The values that its derivative needs are saved: a call of `jvp_fun` runs only
+    the linear part.
 
     Args:
         fun: a function of the primals.
@@ -45,10 +45,10 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
     Raises:
         DtypeError: a primal of integers, or when called, tangents that do not fit the primals.
 
-    Communication: that of the function; a call that of its linear part.
+    Communication: that of the function; of `jvp_fun`, that of the linear part.
 
-    In JAX: as here. A function with a derivative of its own (`torch.no_grad`, a `torch.autograd.Function`) is computed
-    again for each tangent.
+    In JAX: as here. A function with a custom derivative (`torch.no_grad`, a `torch.autograd.Function`) is recomputed
+    for each tangent.
 
     Example:
         >>> value, along = linearize(lambda x: x**2, torch.tensor(3.0))
@@ -104,8 +104,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[..., An
     """The transpose of a linear function: from the cotangent of its result to those of its arguments.
 
     Args:
-        fun: a linear function of the primals; if it is none, this is the transpose of its derivative at zero.
-        primals: trees of tensors or ShapeDtypeStructs, which say shapes and dtypes.
+        fun: a linear function of the primals; if it is not linear, this is the transpose of its derivative at zero.
+        primals: trees of tensors or ShapeDtypeStructs; only their shapes and dtypes count.
 
     Returns:
         A function of a cotangent, which has the containers, shapes and dtypes of the result; it returns a tuple with

@@ -1,10 +1,10 @@
 """The primitive of a manual region. Its gradient, its tangent and its vmapped form are manual regions again.
 
-input cut over an axis         its gradient is cut so too
+input cut over an axis         its gradient is cut in the same way
 input whole on every device    its gradient is the sum over the devices
 result whole on every device   each device gets an equal part of its gradient
 
-Outside of a trace it is a graph of one node, compiled and called as any other.
+Outside of a trace it is a graph of one node, compiled and called like any graph.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def apply_region(region: ManualRegion, operands: Sequence[torch.Tensor]) -> tupl
 
     Args:
         region: the region.
-        operands: its inputs, and then what it closes over, as it is now; constants may be left out.
+        operands: its inputs, and then the present closed-over tensors; constants may be left out.
     """
     constants = [c.value for c in region.traced.closed[len(operands) - len(region.ins) :]]
     first, *others = (*operands, *constants)
@@ -74,7 +74,7 @@ def _differentiable(metas: Sequence[ShapedType]) -> list[int]:
 
 
 class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
-    """A manual region on whole tensors: its inputs, and then what it closes over."""
+    """A manual region on whole tensors: its operands are its inputs, and then the closed-over tensors."""
 
     name = "mapped"
     fixes_axes = True
@@ -138,7 +138,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         self, params: ManualRegion, size: int, dims: Sequence[int | None], *xs: torch.Tensor
     ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
         here = axis_names.at_level(axis_names.level() + 1)
-        # a mesh axis of the same name was bound inside of the vmap: within the region the name is the mesh's
+        # a mesh axis of the same name was bound inside of the vmap: within the region the name means the mesh axis
         name = here.name if here is not None and here.name not in params.mesh.axis_names else None
         in_axes = tuple(None if d is None else 0 for d in dims)
         cut = _axes_of_examples(params, axis_names.cutting(axis_names.level() + 1), size)
@@ -173,7 +173,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         return [NamedSharding(params.mesh, P())]
 
     def goal(self, params: ManualRegion, ndim: int) -> Layout:
-        every = range(len(params.mesh.axis_names))  # one dim for each axis shows which of the program's axes that is
+        every = range(len(params.mesh.axis_names))  # one dim for each axis shows which axes of the program it is
         return layout_on(params.mesh, tuple((a,) for a in every))
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -198,7 +198,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         return self.params(args).outs
 
     def _elsewhere(self, partitioner: Any, region: ManualRegion, operands: Sequence[Any]) -> list[UnalignedVar]:
-        """On a mesh that the program's axes cannot say."""
+        """On a mesh that the program's axes cannot express."""
         given = zip(operands, region.all_ins, strict=True)
         numbers = [partitioner.unaligned(partitioner.settled_layout(x), layout).number for x, layout in given]
         results = inline(partitioner.builder, region, Axes(region.mesh.shape, None), numbers)
@@ -219,7 +219,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
 
 
 def _axes_of_examples(region: ManualRegion, names: Sequence[str], size: int) -> tuple[int, ...]:
-    """The axes of the mesh that cut the examples of a mapped region, as vmap's spmd_axis_name says."""
+    """The axes of the mesh that cut the examples of a mapped region, by vmap's spmd_axis_name."""
     cut = tuple(region.mesh.axis_names.index(name) for name in names if name in region.mesh.axis_names)
     used = {a for at in (*region.all_ins, *region.outs) for dim in at.dims for a in dim}
     parts = math.prod(region.mesh.axis_sizes[a] for a in cut)
@@ -236,7 +236,7 @@ def _axes_of_examples(region: ManualRegion, names: Sequence[str], size: int) -> 
 MANUAL_REGION = ManualRegionPrimitive()
 
 
-@outside_trace()  # the values of its nodes belong to no trace that is in progress
+@outside_trace()  # the values of its nodes do not belong to a trace in progress
 def _alone(region: ManualRegion) -> TraceCacheEntry:
     graph = torch.fx.Graph()
     inputs, results = [], []
@@ -259,7 +259,7 @@ def _alone(region: ManualRegion) -> TraceCacheEntry:
 
 
 def entry_of(region: ManualRegion) -> TraceCacheEntry:
-    """The region alone, as a graph of one node on whole tensors, with the executables of it."""
+    """The region by itself, as a graph of one node on whole tensors, with its executables."""
     return _kept(region, "entry", lambda: _alone(region))
 
 
@@ -275,7 +275,7 @@ def trace_region(mesh: Mesh, *args: Any) -> Traced:
 
 
 def _kept(region: ManualRegion, key: Any, make: Callable[[], T]) -> T:
-    """What is made of a region, made once."""
+    """A value derived from a region, cached."""
     if key not in region.derived:
         region.derived[key] = make()
     value: T = region.derived[key]
@@ -285,9 +285,9 @@ def _kept(region: ManualRegion, key: Any, make: Callable[[], T]) -> T:
 def _derived(
     region: ManualRegion, key: Any, function: Function, metas: Any, ins: Sequence[Layout], outs: Sequence[Layout]
 ) -> ManualRegion:
-    """A function of shards, made of a region's, traced for what changes programs now (`config.key`), as autocast does.
+    """A region derived from another one, traced under the present settings that change programs (`config.key`).
 
-    It closes over constants at most, as conj(1j) in a gradient.
+    It closes over nothing but constants, as conj(1j) in a gradient.
     """
 
     def make() -> ManualRegion:
@@ -302,5 +302,5 @@ def _derived(
 
 
 def _summed(g: torch.Tensor, copies: tuple[str, ...]) -> torch.Tensor:
-    """Every device used the whole input: the gradients of all add up."""
+    """Sum the gradients of all devices, since every device used the whole input."""
     return collective("all_reduce", g, copies, op="sum") if copies else g

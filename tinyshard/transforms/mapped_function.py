@@ -1,7 +1,7 @@
-"""pmap and shard_map: a function of one shard, run by every device on its own.
+"""The base of pmap and shard_map: a function of one shard that every device runs on its own shard.
 
-    pmap        one row of the arguments a device; the function sees the row without the mapped dim
-    shard_map   one block a device, cut as in_specs say over a mesh; the function sees the block
+    pmap        one row of the arguments per device; the function sees the row without the mapped dim
+    shard_map   one block per device, cut over a mesh by in_specs; the function sees the block
 
 Both trace the function on shards (a `ManualRegion`), once for each signature, and apply it as one op; `jit`'s
 machinery does the rest, so that a call is one message.
@@ -40,12 +40,12 @@ from tinyshard.transforms.manual_region_rules import MANUAL_REGION, apply_region
 
 @dataclass(frozen=True)
 class Split:
-    """How a call's operands go to the devices.
+    """How a call's operands are distributed over the devices.
 
     Attributes:
         mesh: the devices.
         ins: the layout of each operand, on the axes of the mesh.
-        dims: the mapped dim that the function does not see, for each operand.
+        dims: for each operand the mapped dim, which the function does not see.
     """
 
     mesh: Mesh
@@ -66,18 +66,18 @@ class OverDevices(Jitted):
     def __repr__(self) -> str:
         return f"<{self.what} of {self._name}>"
 
-    # ---- what pmap and shard_map tell -------------------------------------------------------------------------
+    # ---- defined by pmap and shard_map ------------------------------------------------------------------------
 
     @abstractmethod
     def _split(self, bound: Bound) -> Split:
-        """How the operands of a call go to the devices. Raises MappingError."""
+        """How the operands of a call are distributed over the devices. Raises MappingError."""
 
     @abstractmethod
     def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
-        """For each leaf of the function's result its layout, and where the mapped dim should be put in."""
+        """For each leaf of the function's result its layout, and the position at which the mapped dim is inserted."""
 
     def _check(self, region: ManualRegion) -> None:
-        """Refuse a region whose results are not what the user says of them."""
+        """Refuse a region whose results contradict the user's out_axes or out_specs."""
 
     def _types(self, split: Split) -> VaryingTypes | None:
         """Along which axes the operands vary, if the values of the function have types that say so."""
@@ -104,8 +104,8 @@ class OverDevices(Jitted):
         return self._applied(bound, *self._trace_and_inputs(bound, bound.operands))
 
     def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
-        """Bind the region: within a trace it is recorded as one op, within a transformation it has its rules."""
-        if not bound.operands:  # transformations find an op by what it takes
+        """Bind the region: a trace records it as one op, a transformation applies its rules."""
+        if not bound.operands:  # transformations process an op by its operands
             bound = _with_an_operand(bound)
             entry, everything = self._trace_and_inputs(bound, bound.operands)
         note_modes(entry.traced.modes)
@@ -119,7 +119,7 @@ class OverDevices(Jitted):
         return assembled(entry.traced, outputs)
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
-        """The region alone, as a graph of one node."""
+        """The region by itself, as a graph of one node."""
         split: Split = bound.split
         outs: list[Layout] = []
 
@@ -145,7 +145,7 @@ class OverDevices(Jitted):
         traced = trace_region(split.mesh, roots, call, shards, bound.names, bound.signature.numbers, types)
         region = ManualRegion(traced, split.mesh, split.ins, tuple(outs), types is not None)
         if region.asks:
-            varying(region)  # which refuses that devices part before they exchange data
+            varying(region)  # which refuses devices that take different branches before they communicate
         self._check(region)
         return entry_of(region)
 
@@ -159,7 +159,7 @@ class OverDevices(Jitted):
 
 
 def region_of(entry: TraceCacheEntry) -> ManualRegion | None:
-    """The region that was traced; None where the function returns no tensor and has no effect."""
+    """The traced region; None where the function neither returns a tensor nor has an effect."""
     return next((region for _, region in MANUAL_REGION.nodes(entry.traced.graph)), None)
 
 
@@ -175,7 +175,7 @@ def _named_in(mesh: Mesh, layout: Layout) -> frozenset[str]:
 
 
 def _with_an_operand(bound: Bound) -> Bound:
-    """A call without operands, with one that the function does not get."""
+    """A call without operands, given one that the function does not get."""
     x, mesh = torch.zeros(()), bound.split.mesh
     signature = replace(bound.signature, metas=(shaped_type_of(x),), numbers=(False,))
     return replace(bound, operands=[x], signature=signature, split=Split(mesh, (layout_on(mesh, ()),), (None,)))

@@ -1,8 +1,8 @@
-"""How loops are partitioned: the layouts of a carry that every round keeps, and the body as a program of its own.
+"""How loops are partitioned: the layouts of a carry that every round keeps, and the body as a program.
 
-A carry starts as its first value is cut. If the body makes it otherwise, its layout is tried for the first value, a few
-times; what then still differs is brought back at the end of the body. What is nowhere yet (zeros, a tensor of the
-host's) is put where the body wants it.
+A carry starts in the layout of its first value. If the body returns it in another layout, that one is tried for the
+first value, a few times; a carry that still differs is resharded at the end of the body. A value that has no layout yet
+(zeros, a tensor of the host) gets the one that the body needs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Body:
     Attributes:
         program: of one round.
         ins: the layout of each input.
-        outs: how each result is cut.
-        carry: how the body makes its carry before that is brought back: as the next one may be cut.
+        outs: the layout of each result.
+        carry: the layout in which the body returns its carry, before it is resharded: the next one to try.
     """
 
     program: Program
@@ -87,7 +87,7 @@ def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list
 
 
 def branches(partitioner: Any, params: Branches, operands: Sequence[Any]) -> list[ShardedVar]:
-    """Write branches into a program: of the ways in which they cut a result, it has the one of most parts."""
+    """Write branches into a program: a result has the layout of most parts that a branch gives it."""
     builder = partitioner.builder
     index, *values = (partitioner.value(x) for x in operands)
     ins, is_free = [_dims(x) for x in values], [_lies_nowhere(builder, x) for x in values]

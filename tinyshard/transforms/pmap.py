@@ -65,7 +65,7 @@ class Pmapped(OverDevices):
         return Split(mesh, ins, tuple(dims))
 
     def _axes(self, bound: Bound, args: Sequence[Any]) -> Any:
-        """in_axes of the traced arguments: those of static ones left out, if they are there."""
+        """in_axes of the traced arguments, without those of static ones."""
         static = {k for k, _, _ in bound.signature.static if isinstance(k, int)}
         whole = isinstance(self._in_axes, list | tuple) and len(self._in_axes) == len(args) + len(static)
         return tuple(a for i, a in enumerate(self._in_axes) if i not in static) if whole else self._in_axes
@@ -96,7 +96,7 @@ class Pmapped(OverDevices):
         return found
 
     def _apply_in_shardings(self, bound: Bound, *, described: bool = False) -> list[Any]:
-        """The operands, those that are committed to other devices put on those of the mesh."""
+        """The operands; those committed to other devices are put on the mesh's."""
         mesh = bound.split.mesh
 
         def moved(x: Any, target: Layout) -> Any:
@@ -109,7 +109,7 @@ class Pmapped(OverDevices):
 
 
 def _rows(mesh: Mesh, ndim: int, dim: int | None) -> Layout:
-    """A row of `dim` for each device; the whole where it is None."""
+    """One row of `dim` for each device; the whole if `dim` is None."""
     return layout_on(mesh, tuple((0,) if i == dim else () for i in range(ndim)))
 
 
@@ -127,19 +127,19 @@ def pmap(
 ) -> Any:
     """Map a function over devices: each runs it on one row of the arguments.
 
-    Traced once for each signature, as by jit: one program, one message a call. Also a decorator.
+    Traced once for each signature, as by jit: one program, one message per call. Also a decorator.
 
     Args:
-        fun: a function of trees of tensors and numbers that returns a tree of tensors. Tensors that it closes over go
-            to every device, and are looked up at each call.
-        axis_name: what collectives inside `fun` call the axis of devices.
-        in_axes: the dim of each argument whose rows go to the devices; None for one that goes to all as a whole.
+        fun: a function of trees of tensors and numbers that returns a tree of tensors. Tensors that it closes over are
+            replicated, and are looked up at each call.
+        axis_name: the name of the axis of devices, for collectives inside `fun`.
+        in_axes: the dim of each argument whose rows are distributed; None for an argument that is replicated.
             An int, or a tuple with an entry for each positional argument, each a tree that is a prefix of it.
         out_axes: likewise the dim of the results that counts the devices; None takes the value of one device.
         static_broadcasted_argnums: positions of arguments that are Python values.
-        devices: which devices, as many as rows; by default the first ones of `ts.devices()`.
+        devices: the devices, as many as rows; by default the first ones of `ts.devices()`.
         axis_size: the number of rows, where no argument is mapped.
-        donate_argnums: positions of arguments whose memory the call may use again, as jit's.
+        donate_argnums: positions of arguments whose memory the call may reuse, as for jit.
 
     Returns:
         A function of the stacked arguments, whose results are Arrays cut over the mapped dim. It has `lower`.
@@ -149,10 +149,10 @@ def pmap(
         StaticArgumentError: a static argument that cannot be hashed.
         TracedValueError: the function branches in Python on a traced value.
 
-    Communication: arguments that are not in place are put there; then the function's collectives.
+    Communication: arguments that are not in place are moved; then the function's collectives.
 
-    In JAX: today a wrapper of shard_map. axis_size alone does not suffice there. A pmap inside a pmap is an error there
-    too. A name that vmap outside of it binds as well means vmap's axis there; here the inner binding counts.
+    In JAX: today a wrapper of shard_map. axis_size alone does not suffice in JAX. A pmap inside a pmap is an error in
+    JAX too. A name that an outer vmap also binds means vmap's axis in JAX; here the inner binding counts.
 
     Example:
         >>> import torch

@@ -1,10 +1,10 @@
-"""Derivatives that compute a function again, but for the values that a policy says are saved.
+"""Derivatives that recompute a function, except for the values that a policy saves.
 
     forwards     x                     ->  result, saved values
     backwards    saved values, x, g    ->  gradients
 
-Both are cut out of one graph of the gradient (`cutting`): the values that the policy chooses become inputs of the part
-backwards.
+Both are cut out of one graph of the gradient (`cutting`): the values that the policy chooses become inputs of the
+backward part.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Policy = Callable[..., bool]
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A call whose gradient computes it again.
+    """A call whose gradient recomputes it.
 
     Attributes:
-        policy: which values are saved, all the same: of the op, what it takes, and its params; None for none.
+        policy: which values are saved even so: a function of the op, its operands' types and its params; or None.
     """
 
     name: str = "call"
@@ -90,7 +90,7 @@ class Recomputed:
         return self
 
     def _is_saved(self, node: torch.fx.Node) -> bool:
-        """What the policy says of a node."""
+        """Whether the policy saves the value of a node."""
         if self.policy is None:
             return False
         primitive = primitive_of(node.target)

@@ -1,9 +1,9 @@
 """The primitive of a scan. Its gradient, its tangent and its vmapped form are scans again.
 
-gradient    forwards a scan that keeps the carry of each round; backwards a scan that computes each round again
+gradient    forward a scan that saves the carry of each round; backward a scan that recomputes each round
 tangent     a scan of the body and its tangent
-vmap        a scan of the vmapped body; of the carry those parts are mapped that come to depend on the mapped dim
-partition   one step, whose body is a program of its own: rows are whole along dim 0, the carry stays as it is cut
+vmap        a scan of the vmapped body; the parts of the carry that depend on the mapped dim are mapped
+partition   one step, whose body is a program: rows are whole along dim 0, the carry keeps its layout
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def apply_scan(scan: Scan, operands: Sequence[torch.Tensor]) -> tuple[torch.Tens
 
     Args:
         scan: the scan.
-        operands: its carry, what is cut into rows, and what it closes over; constants may be left out.
+        operands: its carry, the tensors whose rows it scans, and those that it closes over; constants may be left out.
     """
     end = scan.carried + scan.rows
     constants = [c.value for c in scan.body.closed[len(operands) - end :]]
@@ -44,7 +44,7 @@ def apply_scan(scan: Scan, operands: Sequence[torch.Tensor]) -> tuple[torch.Tens
 
 
 def keeping(scan: Scan) -> Scan:
-    """The same, and its last results are the carries that the rounds were given."""
+    """The same scan; its last results are the carries at the start of each round."""
 
     def make() -> Scan:
         function = replayed(scan.body)
@@ -61,7 +61,7 @@ def _is_continuous(meta: ShapedType) -> bool:
 
 
 class ScanPrimitive(FunctionPrimitive[Scan]):
-    """A scan: its carry, what is cut into rows, and what its body closes over."""
+    """A scan: its operands are the carry, the tensors whose rows it scans, and those that its body closes over."""
 
     name = "scan"
 
@@ -69,7 +69,7 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
         return params.outputs
 
     def run(self, params: Scan, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        """On plain tensors, as in a function that is checkpointed outside of a trace: a loop of Python's."""
+        """On plain tensors, as in a checkpointed function outside of a trace: a Python loop."""
         one, (carry, operands, closed) = replayed(params.body), params.parts(xs)
         rows: list[Sequence[torch.Tensor]] = []
         for i in reversed(range(params.length)) if params.reverse else range(params.length):
@@ -129,7 +129,7 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
         bodies.check_differentiable("scan", params.body)
 
     def save(self, ctx: Any, params: Scan, xs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        ctx.set_materialize_grads(False)  # only a second gradient has those of the carries that are kept
+        ctx.set_materialize_grads(False)  # only a second gradient has gradients of the saved carries
         carries = outputs[len(outputs) - params.carried :] if params.keeps else ()
         ctx.save_for_backward(*xs, *carries)
         ctx.save_for_forward(*xs, *carries)
@@ -216,7 +216,7 @@ def _backwards(
 ) -> list[torch.Tensor]:
     """The gradients of the wanted operands: a scan from the last round to the first.
 
-    Its carry is the gradient of the body's carry, and the sums of those of what the body closes over.
+    Its carry is the gradient of the body's carry, and the summed gradients of the tensors that the body closes over.
     """
     taken, given, count = scan.taken, scan.given, scan.carried
     end = count + scan.rows

@@ -44,7 +44,7 @@ class ShardMapped(OverDevices):
         self._static_argnums = tuple(i for i, spec in enumerate(passed) if spec is None)
 
     def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
-        """Those that in_specs pass through, but for tensors: each device gets these as a whole."""
+        """The static arguments: those with None in in_specs, except tensors, which are replicated."""
         passed = [i for i in self._static_argnums if i < len(args)]
         return [i for i in passed if not any(hasattr(x, "shape") for x in tree_leaves(args[i]))]
 
@@ -94,7 +94,7 @@ class ShardMapped(OverDevices):
         return Split(mesh, tuple(ins), (None,) * len(ins))
 
     def _check_places(self, mesh: Mesh, bound: Bound, ins: Sequence[Layout]) -> None:
-        """Along explicit axes an argument is cut as its spec says."""
+        """Check that along explicit axes each argument is cut as its spec says."""
         for i, (x, at) in enumerate(zip(bound.operands, ins, strict=True)):
             have = type_of(x)
             if have is not None and not is_same_placement(have.layout(len(x.shape)), at):
@@ -131,11 +131,11 @@ def _is_spec(specs: Any) -> bool:
 
 
 def _layout(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool = False) -> Layout:
-    """The layout of `ndim` dims, those of a shape and one that its user does not see.
+    """The layout of `ndim` dims: those of a shape, and perhaps one that the user does not see.
 
     Raises:
         ShardingError: a name that the mesh does not have, more entries than dims, an uneven cut.
-        DtypeError: no PartitionSpec.
+        DtypeError: not a PartitionSpec.
     """
     if not isinstance(spec, PartitionSpec):
         raise DtypeError(
@@ -160,19 +160,18 @@ def shard_map(
 ) -> Any:
     """Map a function over the devices of a mesh: each runs it on its block of the arguments.
 
-    Traced once for each signature, as by jit: one program, one message a call. Also a decorator.
+    Traced once for each signature, as by jit: one program, one message per call. Also a decorator.
 
     Args:
-        f: a function of blocks; its collectives name the axes of the mesh. Tensors that it closes over go to every
-            device as a whole.
+        f: a function of blocks; its collectives name the axes of the mesh. Tensors that it closes over are replicated.
         mesh: the devices and the names of their axes; by default the one that is set. On an AbstractMesh it can only be
             lowered.
         in_specs: a PartitionSpec for each argument, or a tree of them that is a prefix: which axes cut which dims.
             Along axes that it does not name, every device gets the same block. None for an argument passes a Python
-            value through as it is, and a tensor as a whole. Without in_specs, on a mesh of Explicit axes, the arguments
-            are cut as they are.
+            value unchanged, and replicates a tensor. Without in_specs, on a mesh of Explicit axes, the arguments
+            keep their layouts.
         out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
-            of one device stands for all.
+            of one device is taken.
         axis_names: all names of the mesh, or none, which means all.
         check_vma: give each value inside a type that says along which axes it may differ between devices. It depends on
             an argument cut along the axis, or on axis_index, and no psum, pmean, pmax, pmin or
@@ -193,7 +192,7 @@ def shard_map(
         DtypeError: no in_specs, or an argument that shard_map does not have.
         MeshError: no mesh; or axis_names are not those of the mesh.
 
-    Communication: arguments are brought to in_specs; then the function's collectives.
+    Communication: arguments are resharded to in_specs; then the function's collectives.
 
     In JAX: check_vma is True by default. Here it is False: with True the gradient that a device takes by what all share
     is already summed, so that code which sums or averages it, as the lessons do, computes something else. axis_names

@@ -1,7 +1,7 @@
-"""What derivatives take: functions of leaves, numbers as tensors, and tangents that fit their values leaf by leaf.
+"""The inputs of derivatives: functions of leaves, numbers as tensors, and tangents that fit their values leaf by leaf.
 
 value 2.0           as_tensors      tensor(2.)
-tangent 1           fitted          tensor(1.), in the dtype of its value: a Python number has none of its own
+tangent 1           fitted          tensor(1.), in the dtype of its value: a Python number has no dtype
 tangent f64[3]      fitted          DtypeError where the value is f32[3]
 {"w": w, "b": None} OfLeaves        w alone: None stays None
 """
@@ -27,11 +27,11 @@ _NUMBERS = (bool, int, float, complex)
 
 @dataclass(frozen=True)
 class Kinds:
-    """By what a function is differentiated.
+    """The kinds of arguments with respect to which a function is differentiated.
 
     Attributes:
-        holomorphic: by complex numbers alone, of which it is a holomorphic function; else by real ones alone.
-        allow_int: whether there may be integers, too, whose derivative is zero.
+        holomorphic: only complex numbers, of which it is a holomorphic function; else only real numbers.
+        allow_int: whether integers are allowed, too, whose derivative is zero.
     """
 
     holomorphic: bool = False
@@ -45,8 +45,8 @@ class OfLeaves:
     """A function of trees as one of their tensors, for torch.func, to which None is a leaf that is not a tensor.
 
     Args:
-        what: the function that asks, for errors.
-        fun: of the arguments.
+        what: the calling function, for errors.
+        fun: the function of the arguments.
         args: trees of tensors and None.
         has_aux: whether `fun` returns (result, anything else).
 
@@ -72,7 +72,7 @@ class OfLeaves:
         return (tuple(found), out[1]) if self._has_aux else tuple(found)
 
     def value(self, *leaves: torch.Tensor) -> Any:
-        """The result as it is; with has_aux (the result, the tensors of anything else): torch.func takes no others."""
+        """The result; with has_aux (the result, the tensors of anything else): torch.func takes only tensors there."""
         out = self._fun(*self.arguments(leaves))
         if not self._has_aux:
             return out
@@ -85,11 +85,11 @@ class OfLeaves:
 
     @property
     def continuous(self) -> list[torch.Tensor]:
-        """The tensors that are no integers."""
+        """The floating-point and complex tensors."""
         return [x for x in self.leaves if is_continuous(x)]
 
     def of_continuous(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of all tensors as one of those that are no integers."""
+        """A function of all tensors as a function of the floating-point and complex ones."""
 
         def alone(*some: torch.Tensor) -> Any:
             given = iter(some)
@@ -98,7 +98,7 @@ class OfLeaves:
         return alone
 
     def with_zeros(self, found: Sequence[torch.Tensor], lead: Sequence[int] = ()) -> list[torch.Tensor]:
-        """What was found for each tensor that is no integer, and zeros for the others, with `lead` as first dims."""
+        """The derivatives `found` for the continuous tensors, and zeros for integers, with `lead` as first dims."""
         given = iter(found)
         return [next(given) if is_continuous(x) else x.new_zeros((*lead, *x.shape)) for x in self.leaves]
 
@@ -107,12 +107,12 @@ class OfLeaves:
         return trees.unflatten(leaves, self._tree)
 
     def results(self, leaves: Sequence[Any]) -> Any:
-        """The result, once the function has run, with other leaves."""
+        """The result with other leaves, after the function has run."""
         assert self._results is not None
         return tree_unflatten(leaves, self._results)
 
     def aux(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Anything else that the function has returned, put together again."""
+        """The second part of the result with has_aux, as a tree again."""
         assert self._aux is not None
         given = iter(tensors)
         values, form = self._aux
@@ -130,16 +130,16 @@ def as_tensors(tree: Any) -> Any:
 
 
 def checked_values(what: str, tree: Any, which: str = "", kinds: Kinds | None = None) -> Any:
-    """The tree as tensors of a dtype that can be differentiated by.
+    """The tree as tensors of a dtype with respect to which a function can be differentiated.
 
     Args:
-        what: the function that asks, for errors.
+        what: the calling function, for errors.
         tree: tensors, numbers, NumPy arrays and None.
-        which: of its arguments, for errors.
-        kinds: what they may be; None for real and complex numbers.
+        which: which argument it is, for errors.
+        kinds: the allowed kinds; None for real and complex numbers.
 
     Raises:
-        DtypeError: of another kind, or no number at all.
+        DtypeError: a leaf of another kind, or not a number.
     """
     tree = as_tensors(tree)
     for path, leaf in named_leaves(without_none(tree), is_opaque_leaf):
@@ -171,7 +171,7 @@ def fitted(what: str, kind: str, tree: Any, values: Any) -> Any:
     """A tree of tangents or cotangents as tensors, one for each leaf of `values`.
 
     Args:
-        what: the function that asks, for errors.
+        what: the calling function, for errors.
         kind: "tangent" or "cotangent".
         tree: has the containers of `values`; each leaf the shape and dtype of its value, a Python number its dtype.
         values: a tree of tensors.

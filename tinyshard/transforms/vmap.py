@@ -30,16 +30,16 @@ def vmap(
     spmd_axis_name: str | tuple[str, ...] | None = None,
     **others: Any,
 ) -> Callable[..., Any]:
-    """Map a function over an axis of its arguments: all examples at once, no loop.
+    """Map a function over an axis of its arguments: all examples at once, without a loop.
 
     Args:
-        fun: a function of trees of tensors that returns a tree of tensors; written for one example. What is not mapped
-            and has no shape (a number, a string, a function) it gets as it is.
+        fun: a function of trees of tensors that returns a tree of tensors; written for one example. An unmapped
+            argument without a shape (a number, a string, a function) is passed unchanged.
         in_axes: the dim of each argument that counts the examples: an int (negative ones count from the end), None for
             an argument that all examples share, or a tuple with one entry for each positional argument, each a tree
             that is a prefix of the argument. Arguments by name are mapped over dim 0.
         out_axes: likewise the dim of the results; None for a result that is the same for all examples.
-        axis_name: what collectives inside `fun` call the axis.
+        axis_name: the name of the axis, for collectives inside `fun`.
         axis_size: the number of examples, needed where no argument is mapped.
         spmd_axis_name: the axis, or axes, of a mesh that cut the examples: in each sharding that `fun` names in
             `lax.with_sharding_constraint`, `reshard` or `device_put`, and of the blocks of a shard_map in it.
@@ -51,8 +51,8 @@ def vmap(
         allow it.
 
     Raises:
-        MappingError: sizes that differ, a dim that is not there, or in_axes that do not fit the arguments.
-        TracedValueError: `fun` asks for a value that differs between examples, as `if` does.
+        MappingError: sizes that differ, a dim that does not exist, or in_axes that do not fit the arguments.
+        TracedValueError: `fun` reads a value that differs between examples, as `if` does.
         StatefulRandomError: it draws from torch's own generator.
         DtypeError: `fun` is not a function, or a mapped argument is not a tensor.
 
@@ -86,7 +86,7 @@ def vmap(
 
 
 def _operand(x: Any) -> Any:
-    """A leaf of the arguments: tensors as they are known here, anything without a shape as it is."""
+    """A leaf of the arguments as a tensor; anything without a shape unchanged."""
     if isinstance(x, torch.Tensor):
         return capture_arguments(x)
     return as_tensor(x) if hasattr(x, "shape") else x
@@ -102,7 +102,7 @@ def _run(
     size: int,
     cut: tuple[str, ...],
 ) -> Any:
-    found: list[Any] = []  # how the results are put together, and those that are the same for all examples
+    found: list[Any] = []  # the tree of the results, and those that are the same for all examples
 
     def flat(index: torch.Tensor, *xs: Any) -> tuple[torch.Tensor, ...]:
         args, kwargs = tree_unflatten(xs, form)
@@ -121,7 +121,7 @@ def _run(
         found[:] = [results, out_form, axes]
         return tuple(x for x, axis in zip(results, axes, strict=True) if x is not None and axis is not None)
 
-    if not size:  # torch's rules fail for no example: so they get one of zeros, whose results are cut away
+    if not size:  # torch's rules fail for no example: they get one of zeros, whose results are cut away
         leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
     with transform_scope(), _as_own_errors(), distributions_unchecked():
         index = torch.arange(size or 1, dtype=torch.int32)
@@ -148,7 +148,7 @@ def _check_same_for_all(x: torch.Tensor, number: int) -> None:
         )
 
 
-# ---- what torch.func.vmap refuses, said as elsewhere here: its own words name neither the line nor a way out ---------
+# ---- refusals of torch.func.vmap, in four parts: torch's own errors name neither the user's line nor a fix -----------
 
 _A_VALUE = (
     "Python asks for a value that differs between examples",

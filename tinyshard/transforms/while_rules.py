@@ -1,8 +1,8 @@
 """The primitive of a while loop. Its tangent and its vmapped form are while loops again; it has no gradient in reverse.
 
-tangent     the body and its tangent; the test is that of the values
-vmap        where the test is mapped, a round for all examples as long as one asks for it: the others keep their carry
-partition   one step, whose test and body are programs of their own
+tangent     the body and its tangent; the test is unchanged
+vmap        where the test is mapped, rounds run until it is false for all examples; finished ones keep their carry
+partition   one step, whose test and body are programs
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def apply_while(loop: While, operands: Sequence[torch.Tensor]) -> tuple[torch.Te
 
 
 class WhilePrimitive(FunctionPrimitive[While]):
-    """A while loop: its carry, what its test closes over, and what its body does."""
+    """A while loop: its operands are the carry, and the tensors that its test and its body close over."""
 
     name = "while_loop"
     asks = True
@@ -44,7 +44,7 @@ class WhilePrimitive(FunctionPrimitive[While]):
         return params.outputs
 
     def run(self, params: While, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        """On plain tensors, as in a function that is checkpointed outside of a trace: a loop of Python's."""
+        """On plain tensors, as in a checkpointed function outside of a trace: a Python loop."""
         carry, of_test, of_body = params.parts(xs)
         test, body = replayed(params.test), replayed(params.body)
         while test(*carry, *of_test)[0]:
@@ -70,7 +70,7 @@ class WhilePrimitive(FunctionPrimitive[While]):
         loop = self.params(args)
         carry, of_test, of_body = loop.parts(given)
         names: frozenset[str] = frozenset()
-        while True:  # devices that go round another number of times differ afterwards
+        while True:  # devices with another number of rounds differ afterwards
             carry, _ = settled(loop.body.graph, [*carry, *of_body], loop.carried, names)
             (asked,) = evaluate(loop.test.graph, Varying(), [*carry, *of_test])
             if asked <= names:
@@ -107,7 +107,7 @@ class WhilePrimitive(FunctionPrimitive[While]):
     ) -> Sequence[torch.Tensor]:
         taken, count, end = types_of(params.body.inputs), params.carried, len(params.test.inputs)
         carried = [i for i in range(count) if taken[i].dtype.is_floating_point or taken[i].dtype.is_complex]
-        closed = [i for i in moved if i >= end]  # the test's have no tangent of interest
+        closed = [i for i in moved if i >= end]  # tangents of the test's are not needed
         first, several = count + len(carried), len(taken) - count
 
         def make() -> While:
@@ -182,7 +182,7 @@ class WhilePrimitive(FunctionPrimitive[While]):
             x.movedim(d, 0) if d is not None else x.unsqueeze(0).expand(size, *x.shape) if is_mapped else x
             for x, d, is_mapped in zip(xs, dims, mapped, strict=True)
         ]
-        again = operands[count:end] if of_test else []  # the body asks for each example, too
+        again = operands[count:end] if of_test else []  # the body evaluates the test for each example, too
         results = apply_while(batched, [*operands[:end], *again, *operands[end:]])
         return results, [0 if is_mapped else None for is_mapped in mapped[:count]]
 
