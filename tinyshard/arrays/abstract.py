@@ -1,4 +1,4 @@
-"""Values that are only described: shape, dtype, sharding, no data. `lower` takes them, also on abstract meshes."""
+"""Values that are only described: shape, dtype, sharding, no data. `lower` accepts them, also on abstract meshes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tinyshard.sharding.mesh import Mesh
 
 
 class ShapeDtypeStruct:
-    """Stands for an array.
+    """Describes an array: shape, dtype and sharding.
 
     Args:
         shape: global shape.
         dtype: a torch dtype.
-        sharding: where it would live, with `set_mesh` also a PartitionSpec; None for an uncommitted value.
+        sharding: its sharding, with `set_mesh` also a PartitionSpec; None for an uncommitted value.
 
     Raises:
         ShardingError: the sharding does not fit the shape.
-        DtypeError: the shape is not made of sizes, or the dtype is none of torch's.
+        DtypeError: the shape is not made of sizes, or the dtype is not a torch dtype.
 
     Communication: none.
 
@@ -97,17 +97,17 @@ def described(shape: Sequence[int], dtype: torch.dtype, sharding: Sharding | Non
 
 
 def typeof(x: object) -> str:
-    """What a value is: dtype, sizes, and how each dim is cut.
+    """The type of a value: dtype, sizes, and how each dim is cut.
 
     Args:
         x: an Array, a torch tensor, a ShapeDtypeStruct, or a number; within jit also a traced value.
 
     Returns:
-        Text as `f32[8@a, 4@b]`; a dim cut by position is written `8/4`, in 4 parts. Of a traced value it says how it is
-        cut along Explicit axes.
+        Text as `f32[8@a, 4@b]`; a dim cut by position is written `8/4`, in 4 parts. For a traced value only cuts along
+        Explicit axes are known.
 
     Raises:
-        DtypeError: no array.
+        DtypeError: not an array.
 
     Communication: none.
 
@@ -130,7 +130,7 @@ def types_around() -> Any:
 
 
 def sharding_in_type(x: Any) -> Sharding | None:
-    """That of an Array; of a value that is traced or mapped, how it is cut along explicit axes; None if unknown."""
+    """The sharding of an Array; for a traced or mapped value, the one along explicit axes; None if unknown."""
     wrapped = levels(x)
     sharding, types = getattr(wrapped[-1], "sharding", None), types_around()
     if sharding is None and types is not None and isinstance(x, torch.Tensor):
@@ -148,7 +148,7 @@ def sharding_in_type(x: Any) -> Sharding | None:
 
 
 def put_where(x: Any, sharding: Sharding, described: bool) -> Any:
-    """An argument of jit where in_shardings says; raises ShardingError if it is committed elsewhere."""
+    """An argument of jit in its in_shardings; raises ShardingError if it is committed elsewhere."""
     layout = sharding.checked_layout(tuple(x.shape))
     if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
         raise ShardingError(
@@ -161,5 +161,5 @@ def put_where(x: Any, sharding: Sharding, described: bool) -> Any:
 
 
 def put_at(x: Any, place: Any) -> Any:
-    """A tensor under a sharding; anything else, and a tensor without one, as it is."""
+    """A tensor in a sharding; anything else, and a tensor without one, unchanged."""
     return device_put(x, as_sharding(place)) if place is not None and isinstance(x, torch.Tensor) else x

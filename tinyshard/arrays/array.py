@@ -32,15 +32,15 @@ _CPU = torch.device("cpu")
 _NO_GUARD = contextlib.nullcontext()
 DEFAULT_ORIGIN = (0, -1, 0)
 _calls = itertools.count(1)
-_running = threading.local()  # .call: number of the function of torch or transformation that the user called
+_running = threading.local()  # .call: the number of the user's present call of a torch function or transformation
 remembered: dict[int, list[weakref.ref[Array]]] = {}  # by call: the views that `tinyshard.arrays.views` remembers
 
 
 class op_scope:
-    """All values made inside belong to one call of the user's: torch may change them in place.
+    """All values made inside belong to one call by the user: torch may change them in place.
 
     Autograd then has to reach a part of a value by the ops that made the part, not by strides, which a handle does not
-    know. No generator: that would take longer, and every op passes here.
+    know. It is not a generator: that would be slower, and every op uses it.
     """
 
     __slots__ = ("_before", "_replayed")
@@ -59,7 +59,7 @@ class op_scope:
 
 
 def _forget(views: Iterable[weakref.ref[Array]]) -> None:
-    """At the end of a call: what was its own to change is a value like any other now, and holds no other handle."""
+    """End a call: its own values are immutable from now on, and drop their references to other handles."""
     for ref in views:
         x = ref()
         if x is not None and x._view is not None:
@@ -73,13 +73,13 @@ def is_own(x: Any) -> bool:
 
 
 def origin() -> tuple[int, int, int]:
-    """What runs now: functorch level, backward pass, and the user's call of a torch function; (0, -1, 0) for none."""
+    """The present functorch level, backward pass, and user's call of a torch function; (0, -1, 0) for none."""
     level = torch._C._functorch.maybe_current_level() or 0
     return level, torch._C._current_graph_task_id(), getattr(_running, "call", 0)
 
 
 def shaped_type_of(x: Any) -> ShapedType:
-    """Shape and dtype of a tensor. An Array knows them itself: through torch each is a call of `__torch_function__`."""
+    """Shape and dtype of a tensor. An Array stores them: through torch each is a call of `__torch_function__`."""
     return x._meta if isinstance(x, Array) else ShapedType(tuple(x.shape), x.dtype)
 
 
@@ -89,19 +89,19 @@ class Array(HasShards, Immutable):
     torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()`
     and `block_until_ready()` wait.
 
-    `ts.save` and `ts.load` keep a tree of Arrays block by block. `torch.save` writes whole values, and `torch.load`,
-    after `import tinyshard`, gives Arrays back; `torch.save(ts.device_get(tree), file)` is read without tinyshard.
+    `ts.save` and `ts.load` store a tree of Arrays block by block. `torch.save` writes whole values, and `torch.load`,
+    after `import tinyshard`, returns Arrays; a file of `torch.save(ts.device_get(tree), file)` loads without tinyshard.
 
     Raises:
         ImmutableError: a change in place.
         RemoteError: reading a value that a device could not compute.
 
-    Communication: none to hold one; of an op the exchanges that its operands' layouts need, of reading its values a
-    copy of each block to the host.
+    Communication: none by itself; an op has the collectives that its operands' layouts need, reading the values copies
+    each block to the host.
 
     In JAX: `jax.Array`. Here `x[i] = v`, `x += v` and `out=x` are errors too; `x += v` would change `x` in torch.
 
-    In torch: functions that change an argument without saying so do it there, and are errors for an Array:
+    In torch: some functions change an argument implicitly, and are errors for an Array:
     `F.embedding` and `F.embedding_bag` with max_norm= rescale rows of their weight, batch norm in training mode writes
     into running statistics. The error says what to write instead.
 
@@ -120,10 +120,10 @@ class Array(HasShards, Immutable):
     _meta: ShapedType
     _origin: tuple[int, int, int]
     _viewed: bool  # shares memory, in torch, with a handle that is not remembered
-    _view: Any = None  # a `views.View`: how it is reached from the handle whose memory it shares
-    _views: list[weakref.ref[Array]] | None = None  # those that are reached from it
+    _view: Any = None  # a `views.View`: the ops that lead to it from the handle whose memory it shares
+    _views: list[weakref.ref[Array]] | None = None  # the views of this handle
     _is_part: bool
-    _copy: Any = None  # a `gathering.Copy`: its values, on their way to this process
+    _copy: Any = None  # a `gathering.Copy`: its values, being copied to this process
     committed: bool
     _dispatch: ClassVar[Callable[[Any, Any, Any], Any]]  # an op on Arrays; `dispatch.eager` puts it here
 
@@ -138,14 +138,14 @@ class Array(HasShards, Immutable):
         mesh: Mesh | None = None,
         sharding: Sharding | None = None,
     ) -> Array:
-        """A handle on values that the runtime has, or will have, under `buffer`.
+        """A handle of values that the runtime has, or will have, under `buffer`.
 
         Args:
-            layout: where they lie.
-            mesh: whose axis names say so.
-            sharding: what the user called this layout, if the user named it; it stays as it was written.
+            layout: of the values.
+            mesh: the mesh whose axis names express the layout.
+            sharding: the user's name of this layout, if there is one; it stays as it was written.
         """
-        # one that is made in inference_mode cannot be a view of one that was made outside. The guard takes microseconds
+        # a handle made in inference_mode cannot be a view of one made outside. The guard takes microseconds
         with torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else _NO_GUARD:
             array: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
         array._buffer = buffer
@@ -160,11 +160,11 @@ class Array(HasShards, Immutable):
         return array
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Everything is done in `__new__`, as torch wants it."""
+        """Everything is done in `__new__`, as torch requires."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
+        """Number the user's call: torch may change values that it makes inside it (F.linear of a vector does)."""
         func = EAGER.get(func, func)
         with op_scope(), torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
@@ -173,7 +173,7 @@ class Array(HasShards, Immutable):
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return cls._dispatch(op, args, kwargs or {})
 
-    # ---- where it lives -----------------------------------------------------------------------------------------
+    # ---- where it is --------------------------------------------------------------------------------------------
 
     @property
     def layout_of_shards(self) -> Layout:
@@ -184,7 +184,7 @@ class Array(HasShards, Immutable):
     def sharding(self) -> Sharding:
         """How the array is laid out over devices: as it was named in `device_put`, out_shardings or out_specs.
 
-        A computed result says its layout in the axis names of its operands.
+        A computed result has a sharding in the axis names of its operands.
 
         Communication: none; known before the values are.
         """
@@ -194,7 +194,7 @@ class Array(HasShards, Immutable):
         """The devices that hold a shard."""
         return {Device(i, self._layout.platform) for i in self._layout.devices}
 
-    # ---- when it is there ---------------------------------------------------------------------------------------
+    # ---- when it is computed ------------------------------------------------------------------------------------
 
     def block_until_ready(self) -> Array:
         """Wait until every shard is computed.
@@ -213,7 +213,7 @@ class Array(HasShards, Immutable):
         return bool(self._buffer.runtime.is_ready(self._buffer, self._layout.devices))
 
     def delete(self) -> None:
-        """Free its memory on the devices now; every handle on the same values is deleted, too. Twice is once.
+        """Free its memory on the devices now; every handle of the same values is deleted, too. It may be deleted twice.
 
         Communication: a message to the devices.
         """
@@ -221,24 +221,24 @@ class Array(HasShards, Immutable):
             self._buffer.runtime.delete(self._buffer)
 
     def is_deleted(self) -> bool:
-        """Whether it was deleted, or donated to a call: to use it raises RuntimeStateError."""
+        """Whether it was deleted, or donated to a call: using it raises RuntimeStateError."""
         return self._buffer.is_deleted
 
     # ---- its values ---------------------------------------------------------------------------------------------
 
     def copy_to_host_async(self) -> None:
-        """Begin to copy the values here. Returns at once; what reads them next waits for this copy, and takes it."""
+        """Start copying the values to this process. Returns at once; the next read of the values uses this copy."""
         self._copy = Copy(self)
 
     def _gather(self) -> torch.Tensor:
-        """The whole values as a plain tensor: waits, and copies one of each block here."""
+        """The whole values as a plain tensor: waits, and copies one of each block to this process."""
         return gathered([self])[0]
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
-        """The whole array as a NumPy array of its own. Waits.
+        """A copy of the whole array as a NumPy array. Waits.
 
         Args:
-            force: also of an Array that requires a gradient, as in torch.
+            force: allow an Array that requires a gradient, as in torch.
 
         Raises:
             DtypeError: NumPy has no such dtype (bfloat16); or the Array requires a gradient, which would end there.
@@ -296,17 +296,17 @@ class Array(HasShards, Immutable):
         return Array._from_values, (self._gather(), self.requires_grad, getattr(self, "_is_param", False))
 
     def _take(self, result: Any) -> None:
-        """Be the handle of another one's values: what else holds the values of before keeps them."""
+        """Take over the values of another handle; other handles of the old values keep them."""
         result = result if result.dtype == self.dtype else result.to(self.dtype)
         self._buffer, self._layout, self._mesh = result._buffer, result._layout, result._mesh
         self._sharding, self.committed = result._sharding, result.committed
 
     def _mark_viewed(self) -> None:
-        """Note that a handle which is not remembered shares its memory, in torch."""
+        """Note that an untracked handle shares its memory, in torch."""
         (self if self._view is None else self._view.root)._viewed = self._viewed = True
 
     def _new_handle(self) -> Array:
-        """Another handle on the same values, that no tape and no tangent knows."""
+        """Another handle of the same values, without a tape or a tangent."""
         self._mark_viewed()
         shape, dtype = self._meta.shape, self._meta.dtype
         handle = Array(self._buffer, self._layout, shape, dtype, self.committed, self._mesh, self._sharding)

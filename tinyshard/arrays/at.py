@@ -1,8 +1,8 @@
-"""`x.at[i].set(v)`: an array with some elements changed, as a new one. JAX's spelling of what an array in place is for.
+"""`x.at[i].set(v)`: a new array with some elements changed. JAX's replacement of in-place updates.
 
-`arrays/index_place.py` says where an index leads: to a view, and by tensors to rows of it. A changed view is put back.
+`arrays/index_place.py` resolves an index to a view, and to rows of it by tensors. A changed view is written back.
 
-All of it is ordinary ops of torch, so it works on plain tensors, Arrays and traced values, under vmap and grad.
+All of this is ordinary torch ops, so it works on plain tensors, Arrays and traced values, under vmap and grad.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.index_place import Place, as_entry, is_mask
 from tinyshard.core.errors import IndexingError
 
-# what a mode does with an index that is out of bounds: (when values are read, when they are written)
+# how a mode treats an index that is out of bounds: (when values are read, when they are written)
 MODES = {
     None: ("clip", "drop"),
     "fill": ("fill", "drop"),
@@ -31,7 +31,7 @@ MODES = {
 
 
 class At:
-    """What `x.at` is: indexed, it gives the changes that can be made there."""
+    """The value of `x.at`: indexing it gives the methods that change elements."""
 
     __slots__ = ("_x",)
 
@@ -49,39 +49,39 @@ class At:
 class AtIndex:
     """The elements of an array at an index. Made by `x.at[index]`; each method returns a new array.
 
-    `x` is an Array, a tensor of torch's, or a value in a trace or a transformation: `import tinyshard` gives all
+    `x` is an Array, a torch tensor, or a value in a trace or a transformation: `import tinyshard` gives all
     tensors the attribute `at`.
 
     Args:
-        x: the array, which stays as it is.
+        x: the array, which is not changed.
         index: as in `x[index]`: numbers, slices (also with a negative step), None, `...`, tensors and lists of ints,
             and masks. The dims of the elements are in the order of torch's `x[index]`.
 
     The methods `set`, `add`, `subtract`, `multiply` (`mul`), `divide`, `power`, `min` and `max` take values that
     broadcast to the shape of `x[index]`, and are converted to the dtype of `x`; only `divide` gives a float dtype to
-    ints. Where an element is named twice, all its values are added, multiplied and so on; of `set`, one of them is
-    there. `apply` takes a function of the elements, `get` gives them. All take `mode=`, which says what is done with an
-    index beyond the ends (of a negative one: with one that is still negative when the size is added):
+    ints. Where an element is indexed twice, all its values are added, multiplied and so on; `set` keeps one of
+    them. `apply` takes a function of the elements, `get` returns them. All take `mode=`, for an index
+    that is out of bounds (a negative index: one that is still negative when the size is added):
 
         None, the default       it is left out when writing, and the nearest element is read
-        "fill", "drop"          it is left out when writing, and read as `fill_value`: by default NaN, of ints the
-                                smallest, of unsigned ones the largest, of bools True
+        "fill", "drop"          it is left out when writing, and read as `fill_value`: by default NaN, for ints the
+                                smallest, for unsigned ones the largest, for bools True
         "clip"                  it is the nearest element
-        "promise_in_bounds"     the caller promises that there is none, which costs least
+        "promise_in_bounds"     the caller promises that there is none, which is the fastest
 
     and `indices_are_sorted=` and `unique_indices=`, which are promises too. As in JAX, the gradient of `multiply` at a
     tensor of indices needs `unique_indices=True` inside of jit.
 
     Raises:
         IndexingError: more indices than dims, values that do not broadcast, or no such mode.
-        DtypeError: an index that is neither an int, a slice nor a mask.
-        RemoteError: "promise_in_bounds" of an index that is out of bounds.
+        DtypeError: an index that is not an int, a slice or a mask.
+        RemoteError: "promise_in_bounds" with an index that is out of bounds.
 
     Communication: none for `set` at numbers and masks, and along dims that are not indexed: every device changes its
     own block. A dim that is indexed by slices or by tensors with dims is gathered, if it is cut.
 
     In JAX: the order of dims is NumPy's, which differs where a slice is between a number and a tensor. With
-    "promise_in_bounds" JAX checks nothing. `apply` is applied as often as an element is named; here once.
+    "promise_in_bounds" JAX checks nothing. `apply` calls its function once per occurrence of an element; here once.
 
     In torch: `x.index_put`, `x.scatter_reduce`, `x.slice_scatter`; or `x[index] = v`, which changes `x`.
 
@@ -96,48 +96,48 @@ class AtIndex:
 
     @known_as("x.at[...].set")
     def set(self, values: Any, **promises: Any) -> torch.Tensor:
-        """With these values there."""
+        """The array with these values at the index."""
         return self._changed("set", values, **promises)
 
     @known_as("x.at[...].add")
     def add(self, values: Any, **promises: Any) -> torch.Tensor:
-        """With these values added."""
+        """The array with these values added."""
         return self._changed("add", values, **promises)
 
     @known_as("x.at[...].subtract")
     def subtract(self, values: Any, **promises: Any) -> torch.Tensor:
-        """With these values subtracted."""
+        """The array with these values subtracted."""
         return self._changed("add", -_as_values(values, self.array), **promises)
 
     @known_as("x.at[...].multiply")
     def multiply(self, values: Any, **promises: Any) -> torch.Tensor:
-        """Multiplied by these values."""
+        """The array with the elements multiplied by these values."""
         return self._changed("multiply", values, **promises)
 
     mul = multiply
 
     @known_as("x.at[...].divide")
     def divide(self, values: Any, **promises: Any) -> torch.Tensor:
-        """Divided by these values."""
+        """The array with the elements divided by these values."""
         return self.array / AtIndex(torch.ones_like(self.array), self.index).multiply(values, **promises)
 
     @known_as("x.at[...].power")
     def power(self, values: Any, **promises: Any) -> torch.Tensor:
-        """To the power of these values."""
+        """The array with the elements raised to the power of these values."""
         return self.array ** AtIndex(torch.ones_like(self.array), self.index).multiply(values, **promises)
 
     @known_as("x.at[...].min")
     def min(self, values: Any, **promises: Any) -> torch.Tensor:
-        """The smaller of what is there and these values."""
+        """The array with the smaller of each element and its value."""
         return self._changed("min", values, **promises)
 
     @known_as("x.at[...].max")
     def max(self, values: Any, **promises: Any) -> torch.Tensor:
-        """The larger of what is there and these values."""
+        """The array with the larger of each element and its value."""
         return self._changed("max", values, **promises)
 
     def apply(self, function: Callable[[torch.Tensor], torch.Tensor], **promises: Any) -> torch.Tensor:
-        """With what a function makes of the elements, elementwise."""
+        """The array with a function applied to the elements, elementwise."""
         mode = promises.get("mode")
         with called("x.at[...].apply"):
             elements = self.get(mode="clip" if mode is None else mode)
@@ -194,23 +194,23 @@ class AtIndex:
 
 
 def _scattered(how: str, place: Place, values: torch.Tensor, drops: bool, is_unique: bool) -> torch.Tensor:
-    """The rows of a place after a change of those that tensors name.
+    """The rows of a place after a change of those that the index's tensors select.
 
     Args:
         how: the change.
-        place: where.
+        place: the place.
         values: of the shape of its elements.
-        drops: what is out of bounds is left out.
-        is_unique: no row is named twice.
+        drops: rows out of bounds are left out.
+        is_unique: no row is selected twice.
     """
     assert place.linear is not None
     rows, at, values = place.rows(), place.linear.flatten(), place.as_rows(values)
     size = rows.shape[0]
-    if drops and place.inside is not None:  # a further row takes what is left out
+    if drops and place.inside is not None:  # an additional row receives the values that are left out
         rows = torch.cat([rows, rows.new_zeros([1, *rows.shape[1:]])])
         at = torch.where(place.inside.flatten(), at, size)
     at = _beside(at, values).expand(values.shape)
-    if how == "multiply" and (is_unique or at.shape[0] == 1):  # torch's derivative of a product asks for values
+    if how == "multiply" and (is_unique or at.shape[0] == 1):  # torch's derivative of a product reads values
         rows = rows * torch.scatter(torch.ones_like(rows), 0, at, values)
     else:
         rows = _SCATTER[how](rows, at, values)
@@ -243,7 +243,7 @@ _SCATTER: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.T
 
 
 def _lone_mask(x: torch.Tensor, index: Any, values: torch.Tensor) -> torch.Tensor | None:
-    """The mask, if that is the whole index, and the values fit whatever number of elements it chooses."""
+    """The mask, if it is the whole index, and the values fit any number of chosen elements."""
     entry = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     if isinstance(entry, np.ndarray | list):
         entry = as_entry(entry)

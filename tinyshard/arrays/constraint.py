@@ -1,8 +1,8 @@
-"""The constraint: where a value should be placed. `device_put` and `with_sharding_constraint` bind it.
+"""The constraint: the placement of a value. `device_put` and `with_sharding_constraint` bind it.
 
-in a trace       the op is recorded; the partitioner brings the value there
-outside of one   the value is put there at once
-gradient         of a constraint: constrained likewise; of a `device_put`: put back to where its argument was
+in a trace       the op is recorded; the partitioner reshards the value
+outside of one   the value is moved at once
+gradient         of a constraint: constrained likewise; of a `device_put`: put back to the placement of its argument
 vmap             with spmd_axis_name the mapped dim is cut by it; else left out: a spec cannot name the mapped dim
 """
 
@@ -28,12 +28,12 @@ from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 
 @dataclass(frozen=True)
 class Target:
-    """Where a value should be placed.
+    """The placement of a value.
 
     Attributes:
-        sharding: on which devices, and how; None for the host.
+        sharding: its sharding; None for the host.
         committed: whether the value should stay there.
-        returns: whether the gradient is put back to where the value was; else it is placed as the result is.
+        returns: whether the gradient is put back to the placement of the value; else it is placed like the result.
     """
 
     sharding: Sharding | None
@@ -42,7 +42,7 @@ class Target:
 
 
 class Constraint(Primitive[Target]):
-    """Where one tensor should be placed."""
+    """The placement of one tensor."""
 
     name = "constrain"
 
@@ -77,7 +77,7 @@ class Constraint(Primitive[Target]):
         return self.bind(replace(params, sharding=NamedSharding(sharding.mesh, PartitionSpec(*entries))), *xs), dims
 
     def shardings(self, params: Target) -> Sequence[Sharding]:
-        assert params.sharding is not None, "others are not recorded"
+        assert params.sharding is not None, "a placement on the host is not recorded"
         return [params.sharding]
 
     def goal(self, params: Target, ndim: int) -> Layout | None:
@@ -103,14 +103,14 @@ def placed_at(x: torch.Tensor, target: Target) -> torch.Tensor:
 
 
 def is_transformed(x: torch.Tensor) -> bool:
-    """Whether a trace, a transformation of torch.func or torch's tape watches what is done with the tensor."""
+    """Whether a trace, a transformation of torch.func or torch's tape records ops on the tensor."""
     return is_tracing() or torch._C._functorch.maybe_current_level() is not None or is_on_tape([x])
 
 
 def is_on_tape(values: Sequence[Any]) -> bool:
-    """Whether torch's tape, or its forward mode, watches what is done with one of the values."""
+    """Whether torch's tape, or its forward mode, records ops on one of the values."""
     if torch.is_grad_enabled():
-        with torch._C.DisableTorchFunctionSubclass():  # else each would be a call of `Array.__torch_function__`
+        with torch._C.DisableTorchFunctionSubclass():  # without it each would call `Array.__torch_function__`
             if any(isinstance(x, torch.Tensor) and x.requires_grad for x in values):
                 return True
     return has_tangent(values)
@@ -125,7 +125,7 @@ def has_tangent(values: Sequence[Any]) -> bool:
 
 
 def _place_of(x: torch.Tensor) -> Target:
-    """Where the value that transformations wrap is placed now."""
+    """The present placement of the value that transformations wrap."""
     there = innermost(x)
     if isinstance(there, Array):
         return Target(there.sharding, there.committed, returns=True)

@@ -1,11 +1,11 @@
 """Explicit mode: how each value is cut is a part of its type, known as its op is traced, by the op's rule of factors.
 
     x: f32[8@x, 4]   w: f32[4, 8]     x @ w    i k, k j -> i j +k     f32[8@x, 8]: the operands agree
-    x: f32[8, 4@x]   w: f32[4@x, 8]   x @ w    k is cut on both       an error: who should have the sum?
+    x: f32[8, 4@x]   w: f32[4@x, 8]   x @ w    k is cut on both       an error: which device should have the sum?
     x: f32[8@x, 4]   y: f32[8, 4@x]   x + y    i j, i j -> i j        an error: an operand would have to move
 
-It is the engine of `partition` that says so: an op is taken if its plan moves no operand. A plan may always cut what is
-whole. Gradients, and what is called with `out_sharding=`, take the plan as it is.
+The engine of `partition` decides: an op is allowed if its plan moves no operand. A plan may always cut a whole dim.
+Gradients, and functions called with `out_sharding=`, use any plan.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _called: ContextVar[str] = ContextVar("tinyshard_called", default="")
 
 @contextlib.contextmanager
 def chosen() -> Iterator[None]:
-    """In this block the partitioner chooses: the user has said how the result should be cut."""
+    """A block in which the partitioner chooses, since the user named the sharding of the result."""
     token = _is_chosen.set(True)
     try:
         yield
@@ -79,7 +79,7 @@ def known_as(name: str) -> Callable[[F], F]:
 
 
 def follows_operands() -> bool:
-    """Whether ops are refused now that leave a choice: neither in a backward pass nor within `chosen`."""
+    """Whether ops that leave a choice are refused now: not in a backward pass, and not within `chosen`."""
     return torch._C._current_graph_task_id() == -1 and not _is_chosen.get()
 
 
@@ -99,7 +99,7 @@ def type_of(x: Any) -> NamedSharding | None:
 
 
 def cut_as(g: torch.Tensor, x: Any) -> torch.Tensor:
-    """A gradient, cut as the value that it belongs to, if that is cut along explicit axes."""
+    """A gradient in the layout of its value, if that is cut along explicit axes."""
     sharding = type_of(x)
     return g if sharding is None else placed_at(g, Target(sharding, True))
 
@@ -110,7 +110,7 @@ def types_within(
     """The types of a body that is a part of the trace in progress, if that has some.
 
     Args:
-        values: what it is given at first; of the last `of_rows` it is given one row, along dim 0, at a time.
+        values: its first operands; of the last `of_rows` it is passed one row, along dim 0, at a time.
     """
     around: Types | VaryingTypes | None = types_around()
     if around is None:
@@ -131,19 +131,19 @@ def types_of(operands: Sequence[Any]) -> tuple[NamedSharding | None, ...] | None
 
 
 def is_explicit(mesh: Mesh | None) -> bool:
-    """Whether there is a mesh, and it is explicit."""
+    """Whether there is a mesh, and its axes are explicit."""
     return mesh is not None and mesh.is_explicit
 
 
 class Types:
-    """How the values of a trace are cut; those that it does not know are whole.
+    """How the values of a trace are cut; values without an entry are whole.
 
     Args:
         arguments: how the arguments of the traced function are cut.
         around: the types of the trace around this one, whose values it closes over.
 
     Attributes:
-        mesh: whose axes cut them; None as long as no explicit one is there.
+        mesh: the mesh whose axes cut them; None while there is no explicit one.
     """
 
     def __init__(self, arguments: Sequence[NamedSharding | None] = (), around: Types | None = None) -> None:
@@ -175,12 +175,12 @@ class Types:
         return dims
 
     def note_arguments(self, stand_ins: Sequence[torch.Tensor]) -> None:
-        """The stand-ins for the arguments of the traced function."""
+        """Note the stand-ins for the arguments of the traced function."""
         for x, sharding in zip(stand_ins, self.arguments, strict=False):
             self.note(x, sharding)
 
     def note(self, x: torch.Tensor, sharding: NamedSharding | None) -> None:
-        """A stand-in for a value that is cut so."""
+        """Note the sharding of a stand-in."""
         if sharding is not None:
             self._know(sharding.mesh)
             assert self.mesh is not None
@@ -191,7 +191,7 @@ class Types:
         self.note(stand_in, type_of(x))
 
     def of_results(self, op: Any, args: Any, kwargs: Any) -> Sequence[Dims | None]:
-        """How the results of an op of the trace are cut; nothing if they are whole.
+        """How the results of an op of the trace are cut; empty if they are whole.
 
         Raises:
             ShardingError: the operands leave a choice.
@@ -217,14 +217,14 @@ class Types:
             return dims_on(self.mesh, op, *tree_map_only(torch.Tensor, variable, (args, kwargs)))
 
     def note_results(self, results: Any, cut: Sequence[Dims | None]) -> None:
-        """What an op made is cut so."""
+        """Note the shardings of an op's results."""
         for x, dims in zip(tree_leaves(results), cut, strict=False):
             if isinstance(x, torch.Tensor) and dims is not None:
                 self._dims[x] = dims
 
 
 def _dims_on(mesh: Mesh, layout: Layout) -> Dims:
-    """A layout by the axes of a mesh; whole if they cannot say it."""
+    """A layout by the axes of a mesh; whole if they cannot express it."""
     if layout.devices == mesh.device_ids and layout.axes == mesh.axis_sizes:
         return layout.dims
     spec = spec_for(layout, mesh) if layout.devices == mesh.device_ids else None
@@ -232,11 +232,11 @@ def _dims_on(mesh: Mesh, layout: Layout) -> Dims:
 
 
 def dims_on(mesh: Mesh, op: Any, args: Any, kwargs: Any) -> Sequence[Dims | None]:
-    """How the results of an op are cut, by the axes of a mesh; nothing where only running tells their shapes.
+    """How the results of an op are cut, by the axes of a mesh; empty where their shapes depend on values.
 
     Args:
         mesh: the mesh.
-        op: an OpOverload; what is written in place is cut as by the op of the same name that makes a new value.
+        op: an OpOverload; an in-place op is treated as the op of the same name that makes a new value.
         args, kwargs: its arguments, with a ShardedVar on the mesh's axes for each tensor.
 
     Raises:
@@ -291,7 +291,7 @@ def _refusal(mesh: Mesh, conflict: Conflict) -> ShardingError:
 
 
 _STAYS = "along Explicit axes an op runs where its operands are, and none of them is moved"
-# what is in the way -> the problem, and the rule
+# kind of conflict -> the problem, and the rule
 _KINDS = {
     "sum": (
         "contracting dims are sharded, and it is ambiguous how the result should be sharded",

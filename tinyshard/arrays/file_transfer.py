@@ -21,7 +21,7 @@ from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import Buffer, users_line
 from tinyshard.runtime.worker.files import count_pieces, write_file
 
-HOST = "host"  # writes what is in this process
+HOST = "host"  # this process, as a writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Block:
 def shared_out(tensors: dict[str, torch.Tensor]) -> dict[Any, list[_Block]]:
     """The blocks that each device writes, and this process.
 
-    Of the devices that hold a block the one writes it that has the fewest bytes to write so far.
+    Of the devices that hold a block, the one with the fewest bytes to write so far writes it.
     """
     given: dict[Any, list[_Block]] = {}
     nbytes: dict[Any, int] = {}
@@ -62,17 +62,17 @@ def shared_out(tensors: dict[str, torch.Tensor]) -> dict[Any, list[_Block]]:
         for block, owners in layout.owners().items():
             starts = (s.indices(n)[0] for s, n in zip(layout.index(at[block], shape), shape, strict=True))
             offsets = (*starts, *zeros[len(shape) :])
-            if offsets not in seen:  # of an empty array all blocks begin at one place
+            if offsets not in seen:  # all blocks of an empty array have the same offsets
                 seen.add(offsets)
                 device = min(owners, key=lambda d: (nbytes.get(d, 0), d))
                 nbytes[device] = nbytes.get(device, 0) + ShapedType(block_shape, x.dtype).nbytes
                 given.setdefault(device, []).append(_Block(name, x._buffer, dtype, block_shape + pair, offsets))
-    # the larger a number, the earlier: then each is at a multiple of its size
+    # larger items come first, so each is at a multiple of its size
     return {where: sorted(blocks, key=lambda b: -b.dtype.itemsize) for where, blocks in given.items()}
 
 
 def write(given: dict[Any, list[_Block]], folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Let all write at the same time; by name what the manifest says of the blocks."""
+    """Let all devices write at the same time; returns the manifest's entries of the blocks, by name."""
     found: dict[str, list[dict[str, Any]]] = {}
     started = []
     for where, blocks in given.items():
@@ -103,7 +103,7 @@ def write(given: dict[Any, list[_Block]], folder: Path) -> dict[str, list[dict[s
 
 
 def _wait(values: Iterable[tuple[int, Buffer]]) -> None:
-    """Wait for values of single devices; a FileError there is one here."""
+    """Wait for values of single devices; raises a device's FileError here."""
     for device, value in values:
         try:
             value.runtime.wait(value, [device])
@@ -116,7 +116,7 @@ def _wait(values: Iterable[tuple[int, Buffer]]) -> None:
 
 
 def read(tensors: Sequence[SavedTensor]) -> None:
-    """Let the devices read, all at the same time, and wait."""
+    """Let all devices read at the same time, and wait."""
     runtime = lifecycle.current()
     own: dict[int, list[tuple[SavedTensor, int]]] = {}  # by device: tensors, and its position in their layouts
     for t in tensors:

@@ -37,20 +37,19 @@ from tinyshard.sharding.prefix import map_with
 
 
 def save(tree: Any, folder: str | os.PathLike[str]) -> None:
-    """Write a tree into a folder. Each device writes the blocks that it holds, and one of them those that several hold.
+    """Write a tree into a folder. Each device writes its blocks; a block on several devices is written by one of them.
 
-    Waits until all is on the disk. The files are written beside the folder, which is then replaced in one step: a
-    process that is killed in between, the controller or a worker, leaves what was saved before whole.
+    Waits until everything is on disk. The files are written beside the folder, which is then replaced atomically: if
+    the controller or a worker is killed in between, the tree that was saved before stays intact.
 
     Args:
         tree: Arrays, torch tensors, NumPy arrays, keys of `ts.random`, Python numbers, strings, dtypes and None, in
-            dicts, lists, tuples, namedtuples, and containers that torch's trees know, as dataclasses that were given to
+            dicts, lists, tuples, namedtuples, and registered containers, as dataclasses that were passed to
             `torch.utils._pytree.register_dataclass`.
-        folder: a new or empty folder, or one that was saved before. Devices on several machines need one that all of
-            them share.
+        folder: a new or empty folder, or one that was saved before. Devices on several machines need a shared folder.
 
     Raises:
-        FileError: the folder holds other files; or it cannot be written, as without room on the disk.
+        FileError: the folder contains other files; or it cannot be written, as on a full disk.
         DtypeError: the tree has a leaf that cannot be written.
         TracedValueError: inside of a trace or a transformation, where there are no values yet.
         RemoteError, DeviceLostError: a value could not be computed.
@@ -58,11 +57,11 @@ def save(tree: Any, folder: str | os.PathLike[str]) -> None:
     Communication: none between devices, and no values to the controller: from each device to its own file.
 
     The files are in the safetensors format, as torch.distributed.checkpoint's HuggingFaceStorageWriter writes them: a
-    header in JSON that says which block of which tensor follows, and its bytes. A device writes that by itself, no file
+    header in JSON that names the blocks, and their bytes. Each device writes its file independently, no file
     is pickled, and Hugging Face's `safetensors` opens each. (The other format of torch.distributed.checkpoint has one
-    pickle of everybody's metadata.) So torch's HuggingFaceStorageReader reads the folder, and
+    pickle with the metadata of all ranks.) So torch's HuggingFaceStorageReader reads the folder, and
     `consolidate_safetensors_files` makes one file of whole tensors of it; tensors are named by their path,
-    "layers.0.weight". The manifest `tinyshard.json` has what the format has not: the containers, the shardings, a
+    "layers.0.weight". The manifest `tinyshard.json` has what the format lacks: the containers, the shardings, a
     checksum of each MiB. Complex values are stored as pairs of reals, for which the format has names.
 
     In JAX: `orbax.checkpoint`.
@@ -97,7 +96,7 @@ def save(tree: Any, folder: str | os.PathLike[str]) -> None:
 
 
 def _host_tensor(x: Any) -> torch.Tensor:
-    """What is written of a tensor of this process, or of a NumPy array."""
+    """The manifest's entry of a tensor of this process, or of a NumPy array."""
     if not isinstance(x, torch.Tensor):
         return as_tensor(x)
     check_holdable(x)
@@ -105,18 +104,18 @@ def _host_tensor(x: Any) -> torch.Tensor:
 
 
 def load(folder: str | os.PathLike[str], shardings: Any = None) -> Any:
-    """Read a tree from a folder. Each device reads the blocks that it should hold, whatever devices wrote them.
+    """Read a tree from a folder. Each device reads its blocks, whichever devices wrote them.
 
-    Waits until all is read, so that an error is raised here; and then it is independent of the folder.
+    Waits until everything is read, so errors are raised here, and the result does not depend on the folder.
 
     Args:
-        folder: what `save` has written. Also a folder, or a file, of safetensors, whole or in blocks, that another
-            program has written, as torch.distributed.checkpoint's HuggingFaceStorageWriter, or of Hugging Face's hub:
-            then the tree is a dict of Arrays by name.
-        shardings: where the tensors should be: a Sharding, a Device, with `set_mesh` a PartitionSpec, or a tree of
-            these that is a prefix of the saved one. None, for all or in place of one: as it was saved, an Array on
-            devices of the same numbers, a tensor of torch's or NumPy's in this process; what another program has
-            written on the default device, uncommitted.
+        folder: a folder that `save` has written. Also a folder, or a file, of safetensors, whole or in blocks, that
+            another program has written, as torch.distributed.checkpoint's HuggingFaceStorageWriter, or from Hugging
+            Face's hub: then the tree is a dict of Arrays by name.
+        shardings: of the tensors: a Sharding, a Device, with `set_mesh` a PartitionSpec, or a tree of these that is a
+            prefix of the saved one. None, for all or in place of one: as it was saved, an Array on devices of the same
+            numbers, a torch tensor or NumPy array in this process; a tensor of another program's file on the default
+            device, uncommitted.
 
     Returns:
         The tree: the same containers, dtypes and values. Arrays are committed as they were; those with a sharding here
@@ -124,11 +123,11 @@ def load(folder: str | os.PathLike[str], shardings: Any = None) -> Any:
 
     Raises:
         FileError: a file is missing, cut, or damaged; it names the file.
-        ShardingError: a sharding does not fit; or a tensor was saved on devices that are not there, and no sharding is
-            given.
+        ShardingError: a sharding does not fit; or a tensor was saved on devices that do not exist, and no sharding is
+            passed.
 
-    Communication: none between devices: each reads, in mapped memory, those bytes of the files in which its blocks lie,
-    rounded to the MiB that a checksum is for.
+    Communication: none between devices: each reads from mapped memory the bytes of its own blocks, rounded to the MiB
+    of a checksum.
 
     In JAX: `orbax.checkpoint`.
 
@@ -154,7 +153,7 @@ def load(folder: str | os.PathLike[str], shardings: Any = None) -> Any:
 
 
 def _placed(leaf: Any, entry: Any) -> Any:
-    """Note where a leaf belongs."""
+    """Note the placement of a leaf."""
     if is_opaque_leaf(leaf):
         return leaf._placed(_place, entry if entry is None else as_sharding(entry))
     if isinstance(leaf, SavedTensor):
@@ -194,7 +193,7 @@ def _place(t: SavedTensor, sharding: Sharding | None) -> SavedTensor:
 
 
 def _finished(t: SavedTensor) -> Any:
-    """What the tree holds in the end."""
+    """The leaf of the loaded tree for a saved tensor."""
     about = t.about or {}
     if t.as_array and t.layout is None:
         return t.value.numpy() if t.shape else t.value.numpy()[()]

@@ -1,4 +1,4 @@
-"""Arrays from parts that are made apart: by a function, on single devices, or in this process."""
+"""Arrays from separate parts: made by a function, on single devices, or in this process."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def joined(
     wanted: Sequence[tuple[Layout, Sequence[Buffer]]],
     types: Sequence[tuple[tuple[int, ...], torch.dtype]],
 ) -> list[Buffer]:
-    """Make one value of values that single devices hold. Nothing is copied.
+    """Combine values on single devices into one value, without a copy.
 
     Args:
-        runtime: holds them.
-        wanted: for each result its layout, and for each device of that the value that has its block.
+        runtime: the runtime that has them.
+        wanted: for each result its layout, and for each device of the layout the value that is its block.
         types: the global shape and dtype of each result.
 
     Returns:
@@ -56,13 +56,13 @@ def make_array_from_callback(
     data_callback: Callable[[tuple[slice, ...]], Any],
     dtype: torch.dtype | None = None,
 ) -> Array:
-    """An Array of blocks that a function makes: for data that are too large to be whole in one process.
+    """An Array of blocks that a function makes: for data too large for one process.
 
     Args:
         shape: of the whole.
         sharding: how it is cut; with `set_mesh` also a PartitionSpec.
-        data_callback: of the slices that a block is, gives its values: a tensor, NumPy array or nested list. It is
-            called once for each distinct block, in this process, one after the other.
+        data_callback: takes the slices of a block, and returns its values: a tensor, NumPy array or nested list. It is
+            called once for each distinct block, in this process, one at a time.
         dtype: of the Array; by default that of the first block.
 
     Returns:
@@ -70,11 +70,11 @@ def make_array_from_callback(
 
     Raises:
         ShardingError: the sharding does not fit the shape, or a block has another shape than its slices.
-        DtypeError: blocks of several dtypes, and no dtype is given; or a value that no device can hold.
+        DtypeError: blocks of several dtypes, and no dtype is passed; or a value that no device can hold.
 
     Communication: each block to the devices that hold it.
 
-    In JAX: the callback is called for each device, also where several hold one block; it may give an Array.
+    In JAX: the callback is called for each device, even if several have the same block; it may return an Array.
 
     Example:
         >>> import tinyshard as ts
@@ -108,14 +108,14 @@ def make_array_from_callback(
 def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: torch.dtype | None = None
 ) -> Array:
-    """An Array of blocks that lie on their devices already. Nothing is copied.
+    """An Array of blocks that are on their devices already, without a copy.
 
     Args:
         shape: of the whole.
         sharding: how it is cut; with `set_mesh` also a PartitionSpec.
-        arrays: one Array on each device of the sharding, in any order: what that device holds of the whole. Those of
-            devices that hold the same block are not compared.
-        dtype: that of the arrays, if it is given.
+        arrays: one Array on each device of the sharding, in any order: that device's block. Copies of the same block
+            are not compared.
+        dtype: that of the arrays, if it is passed.
 
     Returns:
         An Array of this shape, committed.
@@ -168,7 +168,7 @@ def make_array_from_single_device_arrays(
 def make_array_from_process_local_data(
     sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None
 ) -> Array:
-    """An Array of the data that this process has. The controller reaches every device: so these are the whole array.
+    """An Array of this process's data. The controller reaches every device, so this is the whole array.
 
     Args:
         sharding: how it is cut; with `set_mesh` also a PartitionSpec.
@@ -179,7 +179,7 @@ def make_array_from_process_local_data(
         An Array, committed: that of `ts.device_put(local_data, sharding)`.
 
     Raises:
-        ShardingError: the sharding does not fit, or `global_shape` is another.
+        ShardingError: the sharding does not fit, or `global_shape` differs.
         DtypeError: a value that no device can hold.
 
     Communication: each block to the devices that hold it.
@@ -208,7 +208,7 @@ def make_array_from_process_local_data(
 
 
 def _placed(sharding: Any, shape: tuple[int, ...]) -> tuple[Sharding, Layout, Any]:
-    """A sharding of devices that are there, its layout for a shape, and the runtime."""
+    """A sharding of existing devices, its layout for a shape, and the runtime."""
     refuse_on_a_shard("an array made from parts")
     place, runtime = as_sharding(sharding), lifecycle.current()
     check_devices_exist(place, runtime)

@@ -13,7 +13,7 @@ from tinyshard.runtime.controller.refs import Wanted
 
 
 def gathered(xs: Sequence[Any]) -> list[torch.Tensor]:
-    """The whole values of Arrays: waits for all of them at once, and copies one of each block here."""
+    """The whole values of Arrays: waits for all of them at once, and copies one of each block to this process."""
     by_runtime: dict[Any, list[int]] = {}
     found: dict[int, torch.Tensor] = {}
     for i, x in enumerate(xs):
@@ -34,10 +34,10 @@ def _wanted(x: Any) -> Wanted:
 
 
 class Copy:
-    """The values of an Array, which a thread copies here meanwhile.
+    """The values of an Array, which a thread copies to this process in the background.
 
     Attributes:
-        buffer: the values; the Array's handle may get others.
+        buffer: the values; the Array's handle may take over others.
     """
 
     def __init__(self, x: Any) -> None:
@@ -56,7 +56,7 @@ class Copy:
             self._error = error
 
     def take(self) -> torch.Tensor:
-        """The values; waits for them. Ctrl-C cancels what is not computed, as in any wait."""
+        """The values; waits for them. Ctrl-C cancels pending work, as in any wait."""
         try:
             self._thread.join()
         except KeyboardInterrupt:

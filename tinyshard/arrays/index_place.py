@@ -1,8 +1,8 @@
-"""Where an index of `x.at[index]` leads: views behind each other, and rows of the last one.
+"""The place that `x.at[index]` selects: a chain of views, and rows of the last one.
 
     x.at[1:3, :, 2, i]      x[1:3], of that [..., 2, :] without the dim, and of that rows i along its last dim
 
-Each view knows how the array looks when the view is another one. Views are made only when their values are needed.
+Each view can compute the array with other values in the view. Views are made only when their values are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ View = Callable[[], torch.Tensor]
 
 
 class Place:
-    """Where an index leads.
+    """The place that an index selects.
 
     Args:
         x: the array.
@@ -33,9 +33,9 @@ class Place:
 
     Attributes:
         shape: of the last view.
-        view: gives it.
-        linear: of the index's tensors with dims: the rows that they name, when the dims that they index are flattened
-            to one; those out of bounds are the nearest. None if there are none.
+        view: computes it.
+        linear: for the index's tensors with dims: the rows that they select, when the dims that they index are
+            flattened to one; those out of bounds are the nearest. None if the index has no such tensor.
         inside: which of these are in bounds; None if all are known to be.
         hits: whether all numbers of the index are in bounds: True, False, or a traced bool[].
     """
@@ -49,7 +49,7 @@ class Place:
         self._links: list[Callable[[torch.Tensor], torch.Tensor]] = []
         self._is_promised = is_promised
         self._dims: list[int] = []  # those that tensors index
-        self._insert_at = 0  # where the dims of the tensors are among those of the elements
+        self._insert_at = 0  # position of the tensors' dims among those of the elements
         named: list[tuple[int, torch.Tensor]] = []
         dim = 0
         for entry in _entries(x, index):
@@ -78,7 +78,7 @@ class Place:
         self._enter(lambda: whole().unsqueeze(dim), shape, lambda new: new.squeeze(dim))
 
     def _select(self, dim: int, at: Any) -> None:
-        """One row, by a number or by a tensor without dims. A device that has a block of rows changes it by itself."""
+        """Select one row, by a number or by a tensor without dims. The device that has the row changes it locally."""
         whole, size = self.view, self.shape[dim]
         last = max(size - 1, 0)
         ndim = len(self.shape) - dim
@@ -115,7 +115,7 @@ class Place:
             self._enter(lambda: part().flip(dim), shape, lambda new: new.flip(dim))
 
     def back(self, view: torch.Tensor) -> torch.Tensor:
-        """The array with another last view."""
+        """The array with other values in its last view."""
         for link in reversed(self._links):
             view = link(view)
         return view
@@ -123,7 +123,7 @@ class Place:
     # ---- rows ---------------------------------------------------------------------------------------------------
 
     def _name(self, named: list[tuple[int, torch.Tensor]]) -> None:
-        """Combine the tensors of an index to one, of rows."""
+        """Combine the tensors of an index into one of row numbers."""
         self._dims = [dim for dim, _ in named]
         if self._dims == list(range(self._dims[0], self._dims[-1] + 1)):
             self._insert_at = self._dims[0]
@@ -137,7 +137,7 @@ class Place:
         self.inside = None if inside is None else inside.expand(linear.shape)
 
     def _bounded(self, at: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Indices from the front, the nearest for those out of bounds; and which are in bounds, None if all are."""
+        """Indices from the front, clipped to the bounds; and which were in bounds, None if all were."""
         at = at.long()
         at = torch.where(at < 0, at + size, at)
         if self._is_promised or _is_known_inside(at, size):

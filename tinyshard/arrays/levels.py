@@ -1,4 +1,4 @@
-"""Values inside of transformations: what torch.func has wrapped in a tensor, one wrapper in the other."""
+"""Values inside of transformations: torch.func wraps a tensor in a tensor for each level."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def levels(x: Any) -> list[Any]:
-    """A value, and what transformations of torch.func have wrapped in it, one in the other."""
+    """A value, and the values that transformations of torch.func have wrapped in it, from the outermost in."""
     found = [x]
     while isinstance(found[-1], torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(found[-1]):
         found.append(torch._C._functorch.get_unwrapped(found[-1]))
@@ -16,5 +16,5 @@ def levels(x: Any) -> list[Any]:
 
 
 def innermost(x: Any) -> Any:
-    """What transformations of torch.func have wrapped, without their wrappers; anything else as it is."""
+    """The value inside the wrappers of torch.func's transformations; anything else unchanged."""
     return levels(x)[-1]

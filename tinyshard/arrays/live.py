@@ -1,4 +1,4 @@
-"""Which Arrays are alive, and what they take on each device."""
+"""Which Arrays are alive, and the memory that they take on each device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tinyshard.runtime import lifecycle
 
 
 class LiveArrays(list[Array]):
-    """A list of Arrays that prints as a table. Making it and printing it moves no values."""
+    """A list of Arrays that prints as a table, without moving values."""
 
     @property
     def nbytes(self) -> dict[Device, int]:
-        """Bytes that their blocks take on each device; what two of them share counts once."""
+        """Bytes that their blocks take on each device; a block that two of them share counts once."""
         sizes = dict.fromkeys(lifecycle.devices(), 0)
         seen: set[int] = set()
         for x in self:
@@ -55,10 +55,10 @@ def _block_nbytes(x: Array) -> int:
 
 
 def live_arrays() -> LiveArrays:
-    """The Arrays that somebody holds and that live on the present devices, the oldest first.
+    """The live Arrays on the present devices, the oldest first.
 
     Returns:
-        A list of Arrays; it prints as a table, and its `nbytes` says how many bytes they take on each device.
+        A list of Arrays; it prints as a table, and its `nbytes` is the number of bytes that they take on each device.
 
     Raises:
         RuntimeStateError: as `devices`.
@@ -75,6 +75,6 @@ def live_arrays() -> LiveArrays:
         {CPU 0: 16, CPU 1: 16}
     """
     here = lifecycle.current()
-    # looking at all objects is slow, and nothing is slower for it while nobody asks
+    # a search of all objects is slow, but costs nothing until it is called
     found: list[Any] = [x for x in gc.get_objects() if type(x) is Array and "_buffer" in x.__dict__]
     return LiveArrays(sorted((x for x in found if x._buffer.runtime is here), key=lambda x: x._buffer.number))

@@ -1,6 +1,6 @@
-"""The manifest of a saved tree: the tree's form, and for each tensor what it is and where its blocks are.
+"""The manifest of a saved tree: the tree's form, and for each tensor its type and where its blocks are.
 
-A folder that another program has written has none: then the heads of its files say where the blocks are.
+A folder written by another program does not have one: then the headers of its files say where the blocks are.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _FORMAT = 1
 
 @dataclass(slots=True, eq=False)
 class SavedTensor:
-    """A tensor in files; it stands in the tree for what should be made of it.
+    """A tensor in files: a leaf of the tree, from which the value will be made.
 
     Attributes:
         name: its name.
         shape, dtype: of the whole.
         blocks: each with its file and its checksums.
-        about: what the manifest says; None where there is no manifest.
-        as_array: it should be a NumPy array.
-        sharding, layout, mesh, committed: where it belongs; a layout of None stands for this process.
+        about: its entry in the manifest; None without a manifest.
+        as_array: whether it should become a NumPy array.
+        sharding, layout, mesh, committed: its placement; a layout of None means this process.
     """
 
     name: str
@@ -56,10 +56,10 @@ class SavedTensor:
     value: Any = field(default=None)
 
     def parts(self, index: tuple[slice, ...]) -> list[Part]:
-        """What is read for these slices of the whole."""
+        """The reads for these slices of the whole."""
         found = []
         for path, stored, checksums in self.blocks:
-            at = zip(stored.offsets, stored.shape, self.shape, strict=False)  # pairs of reals have a dim more
+            at = zip(stored.offsets, stored.shape, self.shape, strict=False)  # pairs of reals have one more dim
             cut, place = overlap(tuple(slice(o, o + n) for o, n, _ in at), index, self.shape)
             if cut is not None:
                 found.append(Part(path, stored, checksums, cut, place))
@@ -67,7 +67,7 @@ class SavedTensor:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file is one of those that a saved tree has."""
+    """Whether a file belongs to a saved tree."""
     return path.name == MANIFEST or path.suffix == SUFFIX
 
 
@@ -76,7 +76,7 @@ def _checksum(contents: Any) -> int:
 
 
 def _about(x: torch.Tensor) -> dict[str, Any]:
-    """What the manifest says of a tensor: as what it is made again."""
+    """The manifest's entry of a tensor: the kind and placement of the value to restore."""
     about: dict[str, Any] = {"dtype": str(x.dtype).removeprefix("torch."), "shape": list(x.shape)}
     if x.requires_grad:
         about["requires_grad"] = True
@@ -95,7 +95,7 @@ def _about(x: torch.Tensor) -> dict[str, Any]:
 def write_manifest(
     folder: Path, form: Any, tensors: dict[str, torch.Tensor], blocks: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """Write the manifest, and bring it to the disk.
+    """Write the manifest, and flush it to disk.
 
     Args:
         folder: of the files.
@@ -113,7 +113,7 @@ def write_manifest(
 
 
 def opened(folder: Path) -> tuple[Any, list[SavedTensor]]:
-    """The tree, with a `SavedTensor` for each tensor; and these."""
+    """The tree, with a `SavedTensor` for each tensor; and all of these."""
     path = folder / MANIFEST
     if not path.exists():
         return _of_others(folder)
@@ -157,7 +157,7 @@ def opened(folder: Path) -> tuple[Any, list[SavedTensor]]:
 
 
 def _check_there(ends: dict[str, int]) -> None:
-    """Raise FileError for a file that is missing, or is shorter than the blocks in it; by path where the last ends."""
+    """Raise FileError for a file that is missing, or shorter than its blocks; takes the end of the last one by path."""
     for path, end in ends.items():
         nbytes = os.path.getsize(path) if os.path.exists(path) else None
         if nbytes is None or nbytes < end:
@@ -170,7 +170,7 @@ def _check_there(ends: dict[str, int]) -> None:
 
 
 def _of_others(folder: Path) -> tuple[dict[str, SavedTensor], list[SavedTensor]]:
-    """What another program has written: whole tensors, or blocks."""
+    """The tensors of another program's files, whole or in blocks."""
     files = [folder] if folder.is_file() else sorted(folder.glob(f"*{SUFFIX}"))
     if not files:
         problem = "there is no such folder" if not folder.exists() else "the folder holds no saved tree"

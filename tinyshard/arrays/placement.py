@@ -36,23 +36,23 @@ def device_put(tree: Any, device: Any = None, **others: Any) -> Any:
             the Array.
         device: a Sharding, a Device, a PartitionSpec (with `set_mesh`), a tree of these that is a prefix of `tree`, or
             None for the default device (then the result is uncommitted).
-        others: JAX's donate and may_alias are taken, and have no effect.
+        others: JAX's donate and may_alias are accepted, and have no effect.
 
     Returns:
-        The same tree of Arrays, committed to their devices; at once, the data is on its way.
+        The same tree of Arrays, committed to their devices; returns at once, while the data is being sent.
 
     Raises:
         ShardingError: wrong rank, uneven split, or not a sharding; or inside pmap or shard_map, where each device has
             its own value.
         DtypeError: a value that is not numeric; a quantized, sparse, nested, mkldnn, meta or fake tensor.
 
-    In jit it is a sharding constraint, and vmap leaves it out, as for `lax.with_sharding_constraint`. It can be
-    differentiated: the gradient is put back to where the value was.
+    In jit it is a sharding constraint, and vmap leaves it out, as for `lax.with_sharding_constraint`. It is
+    differentiable: the gradient is put back to the placement of the value.
 
-    In JAX: it can be called inside shard_map. Here that is an error: each device has a value of its own there, and
-    in_specs and out_specs say where the parts lie.
+    In JAX: it can be called inside shard_map. Here that is an error: each device has its own value there, and
+    in_specs and out_specs say where the parts are.
 
-    Communication: from the host to the devices; for an Array the exchanges that its new layout needs.
+    Communication: from the host to the devices; for an Array the collectives that reshard it.
 
     Example:
         >>> import tinyshard as ts
@@ -68,7 +68,7 @@ def device_put(tree: Any, device: Any = None, **others: Any) -> Any:
         return trees.map(lambda leaf: _put_leaf(leaf, device), tree)
     except ShardingError as error:
         if isinstance(tree, list | tuple) and all(isinstance(x, bool | int | float | complex) for x in tree):
-            as_sharding(device)  # raises for what is not a place
+            as_sharding(device)  # raises for anything that is not a placement
             raise ShardingError(
                 "device_put places each number of a list for itself",
                 got=f"{type(tree).__name__} of {len(tree)} numbers, and {device!r}",
@@ -100,7 +100,7 @@ def _put(value: Any, device: Any) -> Any:
 
 
 def refuse_on_a_shard(what: str) -> None:
-    """Raise ShardingError inside pmap and shard_map, where each device has a value of its own."""
+    """Raise ShardingError inside pmap and shard_map, where each device has its own value."""
     if device_names():
         raise ShardingError(
             "a sharding constraint inside a mapped function",
@@ -111,10 +111,10 @@ def refuse_on_a_shard(what: str) -> None:
 
 
 def as_sharding(device: Any) -> Sharding:
-    """What stands for a place, as a Sharding.
+    """A Device, PartitionSpec or Sharding, as a Sharding.
 
     Raises:
-        ShardingError: it does not stand for a place.
+        ShardingError: it is none of these.
     """
     if isinstance(device, Sharding):
         return device
@@ -152,7 +152,7 @@ def as_tensor(value: Any) -> torch.Tensor:
 
 
 def _can_be_shared(values: np.ndarray) -> bool:
-    """Whether a tensor can have the memory of these: torch knows no negative strides, and no memory to read only."""
+    """Whether a tensor can share their memory: torch does not support negative strides, or read-only memory."""
     whole = all(stride >= 0 and stride % values.itemsize == 0 for stride in values.strides)
     return whole and values.flags.behaved and values.dtype.isnative
 
@@ -174,15 +174,15 @@ def _not_numeric(value: Any) -> DtypeError:
 
 
 def device_get(tree: Any) -> Any:
-    """Bring every Array of a tree to the host.
+    """Copy every Array of a tree to the host.
 
     Args:
-        tree: a tree with Arrays as leaves; other leaves are left as they are.
+        tree: a tree with Arrays as leaves; other leaves are returned unchanged.
 
     Returns:
         The tree with plain torch tensors (in JAX: NumPy arrays), which have no `.sharding` and no `.devices()`:
-        `ts.array(x)` and `ts.device_put(x, sharding)` make Arrays of them again. They are this process's own: what a
-        forked child, such as a DataLoader's worker, writes into its copies is not seen here.
+        `ts.array(x)` and `ts.device_put(x, sharding)` make Arrays of them again. Their memory is private to this
+        process: it does not see what a forked child, such as a DataLoader's worker, writes into its copies.
 
     Raises:
         RemoteError, DeviceLostError: a value could not be computed.
@@ -201,18 +201,18 @@ def device_get(tree: Any) -> Any:
 
 
 def array(value: Any, dtype: torch.dtype | None = None) -> Array:
-    """An uncommitted Array on the default device: it moves freely to meet committed ones.
+    """An uncommitted Array on the default device: an op with committed operands moves it to their devices.
 
     Args:
         value: a tensor, NumPy array, number or nested list; copied.
-        dtype: of the result; by default torch's for this value.
+        dtype: of the result; by default the one that torch chooses for this value.
 
     Returns:
-        An Array of the value's shape; an Array is returned as it is, where its dtype is the one asked for. Inside of a
-        trace, a tensor.
+        An Array of the value's shape; an Array is returned unchanged, if it has this dtype. Inside of a trace, a
+        tensor.
 
     Raises:
-        DtypeError: not numeric, or `dtype` is none of torch's.
+        DtypeError: not numeric, or `dtype` is not a torch dtype.
 
     Communication: from the host to `devices()[0]`.
 
@@ -247,7 +247,7 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
 
 
 def _of_python(value: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Python numbers as a tensor of a dtype, rounded once: by way of the default dtype 0.1 is not a double any more."""
+    """Python numbers as a tensor of a dtype, rounded once: through the default dtype 0.1 would lose precision."""
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -257,7 +257,7 @@ def _of_python(value: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _stacked(value: Any, dtype: torch.dtype | None, has_doubles: bool) -> Any:
-    """A list of Arrays and numbers, which may be lists, as one; numbers beside doubles are not rounded."""
+    """A nested list of Arrays and numbers as one tensor; numbers among doubles are not rounded."""
     if isinstance(value, list | tuple):
         return torch.stack([_stacked(x, dtype, has_doubles) for x in value])
     if has_doubles and dtype is None and isinstance(value, float | complex):
@@ -269,7 +269,7 @@ def block_until_ready(tree: Any) -> Any:
     """Wait until every Array of a tree is computed.
 
     Args:
-        tree: any tree; leaves that are not Arrays are there already.
+        tree: any tree; it waits only for Arrays.
 
     Returns:
         The same tree.
@@ -292,14 +292,14 @@ def block_until_ready(tree: Any) -> Any:
 
 
 def saved_array(values: torch.Tensor, requires_grad: bool = False, is_param: bool = False) -> torch.Tensor:
-    """What unpickling gives: the values, on the default device of whoever loads them."""
+    """The Array that unpickling makes: the values, on the default device of the process that loads them."""
     result: Any = array(values)
     if is_param:
-        result._is_param = True  # by which torch knows a torch.nn.Parameter
+        result._is_param = True  # torch's mark of a torch.nn.Parameter
     return result.requires_grad_() if requires_grad else result
 
 
-# A process that has not imported tinyshard is told by torch.load that `tinyshard.saved_array` should be allowed.
+# In a process that has not imported tinyshard, torch.load's error names `tinyshard.saved_array`.
 saved_array.__module__ = "tinyshard"
-torch.serialization.add_safe_globals([saved_array])  # torch.load, which by default trusts nobody, may call it
+torch.serialization.add_safe_globals([saved_array])  # torch.load calls only registered functions by default
 Array._from_values = staticmethod(saved_array)

@@ -1,4 +1,4 @@
-"""What an Array cannot do that a tensor can: it is immutable, and has no memory in this process."""
+"""Methods of tensors that an Array refuses: it is immutable, and has no memory in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinyshard.sharding import Sharding
 
 
 def no_memory(what: str) -> NoReturn:
-    """Raise DtypeError for a method that asks for the memory of a tensor."""
+    """Raise DtypeError for a method that accesses the memory of a tensor."""
     raise DtypeError(
         "an Array has no memory in this process",
         got=f"x.{what}()",
@@ -27,7 +27,7 @@ def no_memory(what: str) -> NoReturn:
 
 
 def no_memory_wrapped(what: str) -> NoReturn:
-    """Raise DtypeError for a method that asks for the memory of a value that a transformation wraps."""
+    """Raise DtypeError for a method that accesses the memory of a value that a transformation wraps."""
     raise DtypeError(
         "a value inside of a transformation has no memory of its own",
         got=f"x.{what}(), as copy.copy(x) and pickle.dumps(x) call it",
@@ -49,7 +49,7 @@ def refuse(what: str, instead: str, problem: str = "an Array cannot be changed i
 
 
 _OPTIMIZERS = [("torch.optim", "")]
-# they write to the parameters of modules and to their gradients: the handles get other values
+# functions that write to the parameters of modules and their gradients: the handles take over the new values
 _WRITE_FOR_MODULES = [
     ("torch.nn.init", ""),
     ("torch.nn.utils.clip_grad", ""),
@@ -61,12 +61,12 @@ _WRITE_FOR_MODULES = [
 
 
 def writes_for_a_module() -> bool:
-    """Whether a function of torch's that writes to what a module holds calls, outside of a trace."""
+    """Whether the caller is a torch function that writes to a module's tensors, outside of a trace."""
     return not is_tracing() and is_called_from(_WRITE_FOR_MODULES)
 
 
 def optimizer_error(got: str) -> ImmutableError:
-    """The error for an optimizer of torch's that would change Arrays, or anything in a traced function."""
+    """The error for a torch optimizer that would change Arrays, or anything in a traced function."""
     return ImmutableError(
         "an optimizer of torch.optim changes its parameters in place",
         got=got,
@@ -84,14 +84,14 @@ def traced_value_error(
     "ts.lax.cond(condition, if_true, if_false, *operands) to choose a branch,\n"
     "or a static argument, for a Python value",
 ) -> TracedValueError:
-    """The error for a question that only a value could answer."""
+    """The error for a read of a traced value."""
     return TracedValueError(problem, got=str(where or users_line()), rule=rule, try_=try_)
 
 
 class Immutable(torch.Tensor):
-    """A tensor without memory in this process, which nothing changes but the call of torch that made it."""
+    """A tensor without memory in this process, immutable except within the torch call that made it."""
 
-    _from_values: ClassVar[Callable[[torch.Tensor], torch.Tensor]]  # what unpickling calls; `placement` puts it here
+    _from_values: ClassVar[Callable[[torch.Tensor], torch.Tensor]]  # called by unpickling; set by `placement`
 
     def _gather(self) -> torch.Tensor:
         """The whole values as a plain tensor: waits."""
@@ -102,11 +102,11 @@ class Immutable(torch.Tensor):
         raise NotImplementedError
 
     def _new_handle(self) -> Self:
-        """Another handle on the same values, that no tape and no tangent knows."""
+        """Another handle of the same values, without a tape or a tangent."""
         raise NotImplementedError
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """As torch's. One of tinyshard's devices or shardings is for `ts.device_put`: raises DtypeError."""
+        """As in torch. Raises DtypeError for a tinyshard device or sharding, which is for `ts.device_put`."""
         for place in (*args, *kwargs.values()):
             if isinstance(place, Device | Sharding):
                 raise DtypeError(
@@ -123,15 +123,15 @@ class Immutable(torch.Tensor):
         _refuse_device("x.cuda()")
 
     def _take(self, result: Any) -> None:
-        """Be the handle of another one's values: what else holds the values of before keeps them."""
+        """Take over the values of another handle; other handles of the old values keep them."""
         raise NotImplementedError
 
     def _mark_viewed(self) -> None:
-        """Note that a handle which is not remembered shares its memory, in torch."""
+        """Note that an untracked handle shares its memory, in torch."""
         raise NotImplementedError
 
     def data_ptr(self) -> NoReturn:
-        """Refused: the values lie in the workers' memory. Raises DtypeError."""
+        """Refused: the values are in the workers' memory. Raises DtypeError."""
         no_memory("data_ptr")
 
     def const_data_ptr(self) -> NoReturn:
@@ -153,12 +153,12 @@ class Immutable(torch.Tensor):
         refuse("x.set_(...)", "x = value")
 
     def apply_(self, function: Any) -> NoReturn:
-        """Refused: torch would write into memory that is not there. Raises ImmutableError."""
+        """Refused: torch would write into memory that does not exist. Raises ImmutableError."""
         refuse("x.apply_(f)", "ops of torch, or ts.device_get(x).apply_(f)")
 
     @property
     def data(self) -> torch.Tensor:
-        """The same values, of which no gradient is taken, as in torch. It cannot be assigned."""
+        """The same values, without a gradient, as in torch. It cannot be assigned."""
         return self.detach() if is_tracing() else self._new_handle()
 
     @data.setter
@@ -169,8 +169,8 @@ class Immutable(torch.Tensor):
             self.copy_(value)
 
     def __copy__(self) -> torch.Tensor:
-        """Another handle on the same values: it is asked for its own gradient. What torch's tape made is cloned."""
-        if is_tracing():  # found again, as the value that the function closes over
+        """Another handle of the same values, with its own gradient. A result on torch's tape is cloned."""
+        if is_tracing():  # it can be found again, as the value that the function closes over
             return self.detach().clone()
         if not self.is_leaf:
             return self.clone()
@@ -197,7 +197,7 @@ class Immutable(torch.Tensor):
 
 
 def _check_device(*args: Any, **kwargs: Any) -> None:
-    """Raise DtypeError for arguments of `x.to` that name a device of torch's with a memory of its own."""
+    """Raise DtypeError for arguments of `x.to` that name a torch device other than the CPU."""
     device = kwargs.get("device", args[0] if args else None)
     if isinstance(device, str | int | torch.device) and torch.device(device).type not in ("cpu", "meta"):
         _refuse_device(f"x.to({str(device)!r})")
@@ -232,9 +232,9 @@ for _symbol, _name in {
 
 
 def _compared(name: str) -> Any:
-    """A comparison; where a tensor is refused, the function under the operator is asked, whose error is not hidden.
+    """A comparison; where the operator refuses a tensor, the function behind it is called, so its error is visible.
 
-    Python takes a TypeError for `not comparable`, of which it makes False for ==.
+    Python reads a TypeError as `not comparable`, and == would then be False.
     """
     operator, function = getattr(torch.Tensor, f"__{name}__"), getattr(torch, name)
 

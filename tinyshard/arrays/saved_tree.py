@@ -2,8 +2,8 @@
 
 {"w": w, "n": 3}    {"type": "builtins.dict", "context": ["w", "n"], "parts": [{"tensor": "w"}, {"value": 3}]}
 
-A container is written by its type's name, and made again from a type of this name that torch's trees know: reading
-imports nothing, and calls nothing but what was registered.
+A container is written by its type's name, and restored from a type of this name that is registered with torch's trees:
+reading does not import modules, and calls only registered functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils import _pytree
 from tinyshard.core.errors import DtypeError, FileError
 from tinyshard.core.leaves import dotted
 
-_PLAIN = (bool, int, float, str, type(None))  # as JSON has them
+_PLAIN = (bool, int, float, str, type(None))  # types that JSON has
 _WHOLE = "value"  # the name of a tree that is one tensor
 
 
@@ -27,7 +27,7 @@ def written(tree: Any) -> tuple[Any, dict[str, Any]]:
     """The form of a tree, and its tensors by name.
 
     Raises:
-        DtypeError: it has a leaf that cannot be written, or a container that cannot be made again.
+        DtypeError: it has a leaf that cannot be written, or a container that cannot be restored.
 
     Example:
         >>> form, tensors = written({"w": torch.ones(2), "n": 3})
@@ -60,7 +60,7 @@ def _written(x: Any, path: tuple[Any, ...], tensors: dict[str, Any]) -> Any:
 
 
 def _plain(x: Any, path: tuple[Any, ...]) -> Any:
-    """A Python value as JSON; what JSON has not is a list of one entry that says what it is."""
+    """A Python value as JSON; a type that JSON does not have is an object with one entry that names the type."""
     if type(x) in _PLAIN and x == x and x not in (float("inf"), float("-inf")):
         return x
     if type(x) is float:
@@ -89,12 +89,12 @@ def read(form: Any, tensor: Callable[[str], Any], array: Callable[[str], Any]) -
     """The tree of a form.
 
     Args:
-        form: what `written` gave.
-        tensor: what stands for the tensor of a name.
-        array: what stands for the NumPy array of a name.
+        form: the result of `written`.
+        tensor: the leaf for the tensor of a name.
+        array: the leaf for the NumPy array of a name.
 
     Raises:
-        FileError: a container is of a type that this process does not have, or torch's trees do not know.
+        FileError: the type of a container is not imported in this process, or not registered with torch's trees.
     """
     if "tensor" in form:
         return tensor(form["tensor"])

@@ -1,4 +1,4 @@
-"""Shard: what one device holds of an Array; and what an Array says of its shards."""
+"""Shard: one device's block of an Array; and the properties of an Array about its shards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tinyshard.core.layout import Layout
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """What one device holds of an Array. Made by `x.addressable_shards`.
+    """One device's block of an Array. Made by `x.addressable_shards`.
 
-    Communication: none; nothing is copied, and nothing waits for the values.
+    Communication: none; does not copy, and does not wait for the values.
 
     Example:
         >>> import tinyshard as ts, torch
@@ -35,7 +35,7 @@ class Shard:
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """Which slices of the array it is."""
+        """The slices of the array that it has."""
         index: tuple[slice, ...] = self._array.layout_of_shards.index(self._position, tuple(self._array.shape))
         return index
 
@@ -46,7 +46,7 @@ class Shard:
 
     @property
     def data(self) -> Any:
-        """The block as an Array on its one device, committed if the whole Array is; nothing is copied."""
+        """The block as an Array on its one device, committed if the whole Array is; without a copy."""
         x = self._array
         layout = x.layout_of_shards
         shape = layout.shard_shape(tuple(x.shape))
@@ -58,7 +58,7 @@ class Shard:
 
 
 class HasShards:
-    """What an Array says of its shards; `Array` is one."""
+    """The properties of an Array about its shards; the base class of `Array`."""
 
     layout_of_shards: Any
 
@@ -69,7 +69,7 @@ class HasShards:
 
     @property
     def is_fully_addressable(self) -> bool:
-        """True: the controller reaches every device. In JAX: false of an array with shards of another process."""
+        """True: the controller reaches every device. In JAX: false for an array with shards of another process."""
         return True
 
     @property

@@ -1,4 +1,4 @@
-"""Tensors to devices, and Arrays from one layout to another: a copy, or a program that moves blocks."""
+"""Moves tensors to devices, and Arrays from one layout to another: by a copy, or a program that moves blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tinyshard.sharding.mesh import AbstractMesh
 
 
 def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
-    """Copy a host tensor and send each device its block; `sharding` is what the user calls the layout.
+    """Copy a host tensor and send each device its block; `sharding` is the user's name of the layout.
 
     Raises:
         DtypeError: no device can hold such a tensor.
@@ -35,7 +35,7 @@ def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding:
     blocks = {}
     for position, device in enumerate(layout.devices):
         block = layout.block(position)
-        if block not in copies:  # copies of a block share one snapshot here
+        if block not in copies:  # copies of a block share one snapshot in this process
             copies[block] = runtime.snapshot(host[layout.index(position, shape)])
         blocks[device] = copies[block]
     buffer = runtime.put(blocks, users_line())
@@ -43,7 +43,7 @@ def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding:
 
 
 def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
-    """The same values under another layout; `sharding` is what the user calls it."""
+    """The same values in another layout; `sharding` is the user's name of it."""
     have = x.layout_of_shards
     buffer = x._buffer
     if x.numel() == 0:
@@ -57,7 +57,7 @@ def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None
 
 
 def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -> torch.Tensor:
-    """Put a tensor that nothing transforms where a sharding says; None stands for the host."""
+    """Put a tensor that nothing transforms into a sharding; None means the host."""
     if sharding is None:
         return value._gather() if isinstance(value, Array) else value.clone()
     # as results have it: a call that fits this Array fits the result of another call in its place, too
@@ -70,7 +70,7 @@ def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -
 
 
 def check_devices_exist(sharding: Sharding, runtime: Any) -> None:
-    """Raise ShardingError for a sharding of devices that are not there, or of an abstract mesh."""
+    """Raise ShardingError for a sharding of devices that do not exist, or of an abstract mesh."""
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         raise ShardingError(
             "a value cannot be put on an abstract mesh",
@@ -82,7 +82,7 @@ def check_devices_exist(sharding: Sharding, runtime: Any) -> None:
 
 
 def check_devices(devices: Iterable[Device], runtime: Any) -> None:
-    """Raise ShardingError for devices that are not there, as those of a mesh that was made before another `ts.init`."""
+    """Raise ShardingError for devices that do not exist, as those of a mesh that was made before another `ts.init`."""
     there = set(runtime.devices)
     missing = [d for d in devices if d not in there]
     if missing:
@@ -98,10 +98,10 @@ _moves: Recent[Any, Program] = Recent(1024)
 
 
 def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
-    """The program that brings an array from one layout to another.
+    """The program that reshards an array from one layout to another.
 
-    Communication: over one device order, the way of fewest bytes (`partition.reshard`); otherwise blocks from device
-    to device.
+    Communication: over one device order, the collectives that send the fewest bytes (`partition.reshard`); otherwise
+    blocks from device to device.
     """
     key = (have, want, shape, dtype)
     program = _moves.get(key)
@@ -124,7 +124,7 @@ def _move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: tor
 
 
 def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: tuple[int, ...]) -> int:
-    """Emit the step that gives each device every piece of its new block from a device that holds it, itself if it can.
+    """Emit the step that sends each device the pieces of its new block, from itself where it has them.
 
     Args:
         builder: a program on the devices of both layouts.
@@ -155,7 +155,7 @@ def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: t
 def overlap(
     source: tuple[slice, ...], target: tuple[slice, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
-    """Where two blocks of one array meet, in the coordinates of each; (None, ()) if they do not."""
+    """The overlap of two blocks of one array, in the coordinates of each; (None, ()) if there is none."""
     cut, place = [], []
     for s, t, size in zip(source, target, shape, strict=True):
         s_start, s_stop, _ = s.indices(size)

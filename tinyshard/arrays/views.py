@@ -1,15 +1,15 @@
-"""Which handles share memory in torch: a view made inside a call remembers its root and the ops that lead from it.
+"""Which handles share memory in torch: a view made inside a call remembers its root and the ops between them.
 
-    w                       a root: a handle of its own
+    w                       a root: a handle that is not a view
     w.t()[1]                a view of w: View(w, (Link(t), Link(select, 0, 1)))
 
-Only what one call of torch's makes on a value of its own is remembered: nothing else is changed in place. A handle that
-has a view which is not remembered, or is one, is marked (`_viewed`), and is not changed at all.
+Only views that a torch call makes of its own values are remembered, since only these are changed in place. A handle
+that has an untracked view, or is one, is marked (`_viewed`), and is never changed.
 
-A handle takes itself for contiguous, since it does not know the strides of its shards. So `reshape` asks for a view
-where torch would copy: whether the view would be one is seen on a tensor without values. `contiguous` asks for nothing:
-what it gives is the handle itself, also where torch would copy. Where a user's function runs inside a call, as under
-`grad`, what it has so treated is not changed any more (`transform_scope`).
+A handle reports that it is contiguous, since it does not know the strides of its shards. So `reshape` makes a view
+where torch would copy: a tensor without values shows whether torch would. `contiguous` runs no op: it returns the
+handle itself, even where torch would copy. Where the user's function runs inside a call, as under
+`grad`, the results of these two are not changed any more (`transform_scope`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Link:
     Attributes:
         op: the op.
         args, kwargs: its arguments after the tensor.
-        which: which of its results it is; None if it has one.
+        which: the number of its result; None if it has one.
     """
 
     op: Any
@@ -52,7 +52,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a handle is reached from the one whose memory it shares in torch.
+    """The ops that lead to a handle from the one whose memory it shares in torch.
 
     Attributes:
         root: that Array.
@@ -71,7 +71,7 @@ def follow(chain: Sequence[Link], x: torch.Tensor) -> torch.Tensor:
 
 
 def root_of(x: Array) -> Array:
-    """The handle from which this one is reached; itself, if it is a root."""
+    """The root of this handle; itself, if it is one."""
     return x if x._view is None else x._view.root
 
 
@@ -81,7 +81,7 @@ def chain_of(x: Array) -> tuple[Link, ...]:
 
 
 def live_views(root: Array) -> list[Array]:
-    """The views of a root that are still there."""
+    """The views of a root that are still alive."""
     found = [ref() for ref in root._views or ()]
     return [x for x in found if x is not None and x is not root and root_of(x) is root]
 
@@ -116,6 +116,6 @@ def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Se
 
 
 def _gives_view(meta: ShapedType, chain: Sequence[Link], shape: Sequence[int]) -> bool:
-    """Whether torch's reshape to `shape` is a view of what the chain leads to: else it copies."""
+    """Whether torch's reshape of the chain's result to `shape` is a view: else it copies."""
     x = follow(chain, torch.empty(meta.shape, dtype=meta.dtype, device="meta"))
     return bool(torch._C._is_alias_of(x.reshape(shape), x))  # type: ignore[attr-defined]

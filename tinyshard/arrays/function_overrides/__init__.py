@@ -1,23 +1,23 @@
-"""What a function or method of torch means on Arrays where torch's own does not work on them: a row for each function.
+"""Replacements of torch functions and methods that do not work on Arrays: a row for each function.
 
-    eager          what is called where an argument is an Array
-    transformed    what is called in a function that `grad`, `vmap` and their like run, outside of a trace
-    traced         what is called in a trace
-    no entry       torch's own
+    eager          called where an argument is an Array
+    transformed    called in a function under `grad`, `vmap` and similar ones, outside of a trace
+    traced         called in a trace
+    no entry       torch's function
 
-A meaning takes the function's own arguments; one that refuses raises. The files, each a kind of reason:
+A replacement takes the arguments of the function; one that refuses raises. The files, one for each kind of reason:
 
-value_checks        torch reads values only to check them, or the layout of memory
+value_checks        torch reads values only to check them, or reads strides
 traced_index        x[i], x[i] = v, narrow, select with a number that only the devices know
 traced_scalars      add_(alpha=), addcdiv(value=) with a number that only the devices know
 recurrent           gru, lstm, rnn and packed sequences: torch changes the state in place, and reads lengths on the host
 memory              as_strided, copies and storages: an Array has no memory in this process
 show                print, tolist, numpy, torch.tensor: a traced value has no values
 ufuncs              NumPy's functions of numbers
-replaced            what asks no subclass and would read memory: replaced in torch itself, as is all that follows
-inside_torch        what public functions of torch call: assert_close, jacrev, functional_call, compile
-derivatives         detach, data, hooks, backward: what the graph of a trace does not tell
-implicit_mutation   batch norm, max_norm, optimizers: an argument is changed, though no name says so; dropout
+replaced            functions that ignore subclasses and would read memory: replaced in torch itself, as all that follow
+inside_torch        functions that torch's public functions call: assert_close, jacrev, functional_call, compile
+derivatives         detach, data, hooks, backward: effects on derivatives that a graph does not show
+implicit_mutation   batch norm, max_norm, optimizers: they change an argument implicitly; dropout
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What is called in place of a function; None for the function itself.
+    """The replacements of a function; None for the function itself.
 
     Attributes:
         eager: where an argument is an Array.
@@ -64,7 +64,7 @@ class Meaning:
 
 
 def _each(functions: Iterable[Any], **meanings: Callable[[Any], Call]) -> dict[Any, Meaning]:
-    """A row for each of several functions, whose meanings are made of the function."""
+    """A row for each of several functions, whose replacements are made from the function."""
     return {f: Meaning(**{when: make(f) for when, make in meanings.items()}) for f in functions}
 
 
@@ -122,7 +122,7 @@ OVERRIDES: dict[Any, Meaning] = {
     **dict.fromkeys([aten.set_data, aten.set_data.default], Meaning(memory.set_data)),
     # `module.to(dtype)` and its like ask whether `param.data = value` would do: else they make a new parameter
     _torch._has_compatible_shallow_copy_type: Meaning(lambda *_: False),
-    # ---- values are shown, or become Python's
+    # ---- values are printed, or become Python values
     **_each(
         [getattr(_Tensor, f"__{name}__") for name in ("float", "int", "bool", "complex", "index")],
         eager=lambda f: partial(value_checks.number, f),
@@ -157,7 +157,7 @@ EAGER: dict[Any, Call] = {f: row.eager for f, row in OVERRIDES.items() if row.ea
 TRANSFORMED: dict[Any, Call] = {f: row.transformed for f, row in OVERRIDES.items() if row.transformed is not None}
 TRACED: dict[Any, Call] = {f: row.traced for f, row in OVERRIDES.items() if row.traced is not None}
 
-# what `t += x` and its like call: torch takes a TypeError of theirs for "not implemented", and Python rebinds the name
+# called by `t += x` and similar: torch reads their TypeError as "not implemented", and Python rebinds the name
 IN_PLACE: set[Any] = {
     getattr(_Tensor, name)
     for symbol, method in {

@@ -1,9 +1,9 @@
-"""What stops, changes or asks for derivatives: eager torch's tape does it, and the graph of a trace does not tell.
+"""Functions that stop, change or compute derivatives on torch's tape, which the graph of a trace does not show.
 
 x.detach(), x.data          the op `detach`: gradients of the trace stop there (torch's own become `alias`)
 x.data = value              refused in a trace
-torch.no_grad, x.detach_()  noted, as hooks are: the graph alone does not tell the function's derivative
-backward, autograd.grad     refused in a trace; on Arrays an error that says what to do where torch would add in place
+torch.no_grad, x.detach_()  noted, as hooks are: the graph alone does not show the function's derivative
+backward, autograd.grad     refused in a trace; on Arrays an error with a fix where torch would add in place
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODES = ("tinyshard.compile.intercept", "tinyshard.compile.traced_views", "torc
 
 
 def note_custom_derivative(what: str) -> None:
-    """In a trace: note what makes the function's derivative another one than its graph's."""
+    """In a trace: note what makes the function's derivative differ from its graph's."""
     recorder = current_recorder()
     if recorder is not None and recorder.custom_derivative is None:
         recorder.custom_derivative = f"{what} in {users_line()}"
@@ -69,14 +69,14 @@ def register_hook(x: torch.Tensor, hook: Callable[..., Any]) -> Any:
 
 
 def set_grad_enabled(mode: bool) -> None:
-    """What `torch.no_grad` and its like call, in a trace."""
+    """Called by `torch.no_grad` and similar context managers, in a trace."""
     if not mode and _is_users_switch():
         note_custom_derivative("torch.no_grad")
     torch._C._set_grad_enabled(mode)
 
 
 def _is_users_switch() -> bool:
-    """Whether gradients are switched off, not by torch.func or this package, nor as `enable_grad` ends."""
+    """Whether the user switches gradients off; not torch.func, this package, or the end of `enable_grad`."""
     passing = (__name__, *_MODES, "torch.autograd.grad_mode")
     for frame in frames():
         if module_of(frame) not in passing:
@@ -87,7 +87,7 @@ def _is_users_switch() -> bool:
 
 
 def by_tape(func: Callable[..., Any]) -> Callable[..., Any]:
-    """In a trace, a function that goes back on torch's tape: refused, unless another part of torch calls it."""
+    """In a trace, a function that walks torch's tape: refused, unless another part of torch calls it."""
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         passing = (__name__, *_MODES, "torch.overrides", "torch.autograd", "torch._tensor")

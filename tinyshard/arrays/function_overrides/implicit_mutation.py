@@ -1,15 +1,15 @@
-"""Functions of torch that do what their names do not say: change an argument in place, or draw a mask on the host.
+"""Functions of torch that change an argument in place implicitly, or draw a mask on the host.
 
-Batch norm in training mode writes new running statistics into the tensors that it is given:
+Batch norm in training mode writes new running statistics into the tensors that it is passed:
 
     plain tensors           changed, as in torch; the new values come to the host, so the call waits
-    what torch made itself  changed (`F.instance_norm` makes copies)
+    tensors made by torch   changed (`F.instance_norm` makes copies)
     Arrays, traced values   an error: they are immutable
 
 An embedding with max_norm rescales rows of its weight; a weight that is an Array, or traced, is an error.
 
-Within `ts.grad` and `ts.vmap` torch makes the mask of a dropout as a plain tensor of its own, so that no op on the
-Array is random: it would be drawn from torch's generator, whose state is not a part of the program. That is an error.
+Within `ts.grad` and `ts.vmap` torch makes the mask of a dropout as a plain tensor, so no op on the Array is
+random: it would be drawn from torch's generator, whose state is not a part of the program. That is an error.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _NEW_STATISTICS = (
 
 
 def writes_statistics(args: tuple[Any, ...]) -> bool:
-    """Whether a call of one of `op_table.BATCH_NORMS` changes running statistics: if it is given any, to train."""
+    """Whether a call of one of `op_table.BATCH_NORMS` changes running statistics: it is passed some, in training."""
     return bool(args[5]) and args[3] is not None
 
 
 def with_new_statistics(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Run batch norm in training mode on Arrays, and give the tensors of its statistics their new values.
+    """Run batch norm in training mode on Arrays, and write the new values of its statistics.
 
     Returns:
         The result, and the mean and inverse deviation of the batch.
@@ -49,12 +49,12 @@ def with_new_statistics(args: tuple[Any, ...]) -> tuple[Any, ...]:
     Raises:
         ImmutableError: the statistics are the user's Arrays.
 
-    Communication: what batch norm needs; statistics in plain tensors come to the host.
+    Communication: that of batch norm; statistics in plain tensors are copied to the host.
     """
     targets = args[3:5]
     if any(isinstance(x, Immutable) and not x._is_own() for x in targets):
         raise statistics_error("running_mean and running_var are Arrays")
-    with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
+    with torch._C.DisableTorchFunctionSubclass():  # values made here belong to the running call
         *results, mean, variance = aten._native_batch_norm_legit_functional(*args)
         for target, new in zip(targets, (mean, variance), strict=True):
             target.copy_(new if isinstance(target, Immutable) else new._gather())
@@ -75,7 +75,7 @@ _BATCH_NORMS = [("torch.nn.modules.batchnorm", ""), ("torch.nn.functional", "ins
 
 
 def runs_in_batch_norm() -> bool:
-    """Whether torch.nn's batch norm or instance norm calls: they change more in place than what the op does."""
+    """Whether the caller is torch.nn's batch norm or instance norm, which change more in place than the op does."""
     return is_called_from(_BATCH_NORMS)
 
 
@@ -90,10 +90,10 @@ def max_norm_error() -> ImmutableError:
 
 
 def call_profiler(op: Any, args: tuple[Any, ...], where: object) -> Any:
-    """Call one of the ops by which torch tells its profiler of a block. An optimizer's step is such a block.
+    """Call one of the ops that mark a block for torch's profiler. An optimizer's step is such a block.
 
     Raises:
-        ImmutableError: it is an optimizer's, in a traced function.
+        ImmutableError: it marks an optimizer's step, in a traced function.
     """
     if str(args[0]).startswith("Optimizer."):  # "Optimizer.step#SGD.step"
         raise optimizer_error(f"{args[0].rpartition('#')[2]} in {where}")

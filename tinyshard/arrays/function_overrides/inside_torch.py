@@ -1,12 +1,12 @@
-"""Functions inside of torch that its public ones call, and that cannot take an Array as they are.
+"""Functions inside of torch that its public ones call, and that do not work on Arrays.
 
 Rows as those of `replaced`, where the callers look them up.
 
     _equalize_attributes          torch.testing.assert_close compares values on the host, and names those that differ
-    _chunked_standard_basis_for_  torch.func.jacrev and jacfwd write into what they make: here it is their own
-    DeviceContext                 `with torch.device("meta")`: where the user makes tensors, not where this package does
-    _reparametrize_module         functional_call leaves a module that has two names as it was: torch's own puts the
-                                  tensors back in the order in which it took them, and leaves the given ones in it
+    _chunked_standard_basis_for_  torch.func.jacrev and jacfwd write into tensors that they make, which is allowed
+    DeviceContext                 `with torch.device("meta")` is for tensors of the user, not of this package
+    _reparametrize_module         functional_call restores a module that has two names: torch's own restores the
+                                  tensors in the order in which it replaced them, and leaves the new ones in it
     torch.compile                 on Arrays a function runs op by op; no function of this package is compiled
 """
 
@@ -70,7 +70,7 @@ def _last_first(reparametrize: Call) -> Call:
 
 @functools.cache
 def _leave_out_this_package() -> None:
-    """Dynamo takes a call of a function of this package as one step, and does not look into it."""
+    """Make Dynamo treat a call of a function of this package as one step, without tracing into it."""
     from torch._dynamo import trace_rules
 
     trace_rules.add("tinyshard")
@@ -95,7 +95,7 @@ def _op_by_op(compile_: Call) -> Call:
 
 
 def _eager_on_arrays(model: Any, compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """The compiled form of a function or module, which itself is called where it is given Arrays, or holds them."""
+    """The compiled form of a function or module; with Arrays as arguments or parameters the original is called."""
 
     @functools.wraps(compiled)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,13 +1,13 @@
 """Functions that read or copy the memory of a tensor: an Array has values, and no memory in this process.
 
-as_strided reads the memory that a tensor is in; an Array is read as one contiguous tensor.
+as_strided reads the memory of a tensor; an Array is read as one contiguous tensor.
 
-    x                        f32[8, 4] as made: its memory is its values in order
+    x                        f32[8, 4], not a view: its memory is its values in order
     x.flatten(), x[None]     the same memory, in the same order
     x.T, x[:, 1], x[2:]      in torch a part of x's memory, or another order of it: an offset and strides count in x
 
-copy.deepcopy of a traced value, or of one that a transformation wraps, is a clone, and its storage is refused. What
-torch copies or not as the strides say (reshape, contiguous) is not changed in place after it.
+copy.deepcopy of a traced value, or of one that a transformation wraps, is a clone, and its storage is refused. The
+result of an op that copies or not by the strides (reshape, contiguous) cannot be changed in place afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tinyshard.core.errors import DtypeError
 
 aten = torch.ops.aten
 
-# views whose values lie in memory as those of their operand do
+# views whose values are in the same order in memory as those of their operand
 _IN_ORDER = {
     aten.view.default,
     aten._unsafe_view.default,
@@ -37,12 +37,12 @@ _IN_ORDER = {
 
 
 def is_part(op: Any, operand: Any) -> bool:
-    """Whether the result of a view op is, in torch, a part of some memory or another order of it."""
+    """Whether the result of a view op is, in torch, a part of its base's memory, or in another order."""
     return op not in _IN_ORDER or getattr(operand, "_is_part", False)
 
 
 def check_traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse as_strided in a graph where its operand, a node, is not in torch a contiguous tensor of its own.
+    """Refuse as_strided in a graph where its operand, a node, is in torch a view or not contiguous.
 
     Raises:
         DtypeError: the values would not be torch's.
@@ -66,7 +66,7 @@ def _refuse(x: Any) -> NoReturn:
 
 
 def as_strided(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """`as_strided` of an Array, or of what a transformation wraps around one."""
+    """`as_strided` of an Array, or of a transformation's wrapper around one."""
     x = args[0] if args else kwargs.get("input")
     if getattr(innermost(x), "_is_part", False):
         _refuse(x)
@@ -74,7 +74,7 @@ def as_strided(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def maybe_copied(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Within a transformation, a method that copies or not, as strides are: an Array is not changed after it."""
+    """Within a transformation, a method that copies or not by the strides: an Array is not changed after it."""
     value = innermost(args[0] if args else kwargs.get("input"))
     if isinstance(value, Immutable):
         value._mark_viewed()
@@ -82,7 +82,7 @@ def maybe_copied(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def method_of_arrays(func: Any) -> Callable[..., Any]:
-    """A method that `Immutable` has in its own way, called as a function of `torch.Tensor`."""
+    """A method that `Immutable` overrides, called as a function of `torch.Tensor`."""
 
     def called(x: torch.Tensor, *args: Any) -> Any:
         return getattr(x, func.__name__)(*args)
@@ -91,12 +91,12 @@ def method_of_arrays(func: Any) -> Callable[..., Any]:
 
 
 def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
-    """The op behind `x.data = value`, which torch's own dispatch calls without a look at the class."""
+    """The op behind `x.data = value`, which torch's dispatcher calls regardless of the class."""
     x.data = value
 
 
 def deepcopy_transformed(x: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """`copy.deepcopy` within a transformation: what it wraps has no memory to copy."""
+    """`copy.deepcopy` within a transformation: the wrapped value has no memory to copy."""
     return x.clone() if len(levels(x)) > 1 else x.__deepcopy__(memo)
 
 

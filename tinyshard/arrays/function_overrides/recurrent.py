@@ -1,7 +1,7 @@
 """Recurrent layers and packed sequences on Arrays.
 
-gru, lstm, rnn, and cells          torch adds in place to what it makes of the state, which modules make a plain tensor
-pack_padded_sequence, and back     torch reads the lengths, and the sizes of batches that it makes stay on the host
+gru, lstm, rnn, and cells          torch adds in place to a product with the state, which modules make a plain tensor
+pack_padded_sequence, and back     torch reads the lengths, and the sizes of its batches stay on the host
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _pack, _pad = _torch._pack_padded_sequence, _torch._pad_packed_sequence
 
 
 def recurrent(func: Any, *args: Any) -> Any:
-    """A layer or cell, its state an Array; if it is differentiated, by ops that shards can compute.
+    """A layer or cell with its state as an Array; if it is differentiated, by ops that can be partitioned.
 
     The state is the second argument, or the third of a packed sequence, where the sizes of its batches are the second.
     """
@@ -36,14 +36,14 @@ def recurrent(func: Any, *args: Any) -> Any:
 
 
 def packed(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `pack_padded_sequence` calls: torch packs the numbers of the steps, and by those x's steps are taken.
+    """The replacement in `pack_padded_sequence`: torch packs the numbers of the steps, which then index x's steps.
 
     Args:
         x: [time, batch, ...], or [batch, time, ...] with batch_first.
         lengths: [batch], not increasing.
 
     Returns:
-        The steps, [sum of lengths, ...], and how many examples there are at each time, [time], as a plain tensor.
+        The steps, [sum of lengths, ...], and the number of examples at each time, [time], as a plain tensor.
     """
     numbers = torch.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], 1)
     taken, sizes = _pack(numbers, lengths._gather() if isinstance(lengths, Immutable) else lengths, batch_first)
@@ -51,15 +51,15 @@ def packed(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[t
 
 
 def padded(x: torch.Tensor, sizes: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `pad_packed_sequence` calls: likewise the way back.
+    """The replacement in `pad_packed_sequence`, the inverse.
 
     Args:
         x: the steps, [sum of lengths, ...].
         sizes: [time], how many examples there are at each time.
-        rest: batch_first, the value at the end of the shorter sequences, how long all become.
+        rest: batch_first, the padding value of the shorter sequences, the length of the result.
 
     Returns:
-        What was packed, with that value, and its lengths, [batch], as a plain tensor.
+        The sequences, padded with that value, and their lengths, [batch], as a plain tensor.
     """
     batch_first, padding, length = rest
     numbers = torch.arange(len(x)).reshape(-1, *[1] * (x.dim() - 1))

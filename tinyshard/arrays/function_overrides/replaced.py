@@ -1,15 +1,15 @@
-"""Functions of torch that ask no subclass and no mode: others stand in their place in torch itself, from the import on.
+"""Functions of torch that ignore subclasses and modes: tinyshard's import replaces them in torch itself.
 
-So it does not matter under which name, and when, a user has imported a function. Each is a row: owner, name, and what
-makes the function that stands there out of torch's. Here are those that read the memory of a tensor:
+So it does not matter under which name, and when, a user has imported a function. Each is a row: owner, name, and a
+function that makes the replacement from torch's function. This file has those that read the memory of a tensor:
 
-torch.utils.dlpack.to_dlpack(x)     of the values, which come to the host
+torch.utils.dlpack.to_dlpack(x)     of the values, which are copied to the host
 t.set_(x, 0, (8,), (1,))            likewise: t has the memory of a copy
 p.data = x                          p, a parameter or another plain tensor, becomes the Array
-torch.distributed                   refused: a process group of torch's sends memory
+torch.distributed                   refused: a torch process group sends memory
 torch.jit.save(net, file)           refused for a module with Arrays
 
-`inside_torch` has more of them, and so have `compile.intercept` and `compile.cond`, for what runs in a trace.
+`inside_torch` has more rows, and so have `compile.intercept` and `compile.cond`, for traces.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Replacement = tuple[Any, str, Callable[[Any], Any]]
 
 
 def install(rows: Iterable[Replacement]) -> None:
-    """Put them in their places."""
+    """Replace the functions in torch."""
     for owner, name, make in rows:
         setattr(owner, name, make(getattr(owner, name, None)))
 
 
-# ---- what reads memory ------------------------------------------------------------------------------------------
+# ---- functions that read memory ---------------------------------------------------------------------------------
 
 
 def _of_values(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ def _without_arrays(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_of_values(set_: Callable[..., Any]) -> Callable[..., Any]:
-    """`Tensor.set_`, which an Array refuses, and which takes the values of one."""
+    """`Tensor.set_`, which an Array refuses; a plain tensor accepts an Array's values."""
     of_values = _of_values(set_)
 
     @functools.wraps(set_)
@@ -96,7 +96,7 @@ def _without_parameters(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _data(of_torch: Any) -> property:
-    """The property `data` of tensors: a plain one that is given an Array becomes one."""
+    """The property `data` of tensors: a plain tensor to which an Array is assigned becomes an Array."""
 
     def set_data(x: torch.Tensor, value: Any) -> None:
         if isinstance(x, Immutable):
@@ -113,12 +113,12 @@ DATA = _data(torch.Tensor.data)
 
 
 def become(x: torch.Tensor, value: Immutable) -> None:
-    """Make a plain tensor, as a parameter of a module, an Array: so it is under every name that it has.
+    """Make a plain tensor, as a parameter of a module, an Array in place, so under all its names.
 
     It stays a parameter, with its `requires_grad`, its `grad` and what the user has stored in it.
 
     Raises:
-        ImmutableError: a view or a hook belongs to it, or it is a result, and would be left with the values of before.
+        ImmutableError: it has a view or a hook, or it is a result: these would keep the old values.
     """
     reason = _why_not(x)
     if reason:
@@ -158,7 +158,7 @@ def _why_not(x: Any) -> str:
 
 
 def _is_left_to_the_tape(x: Any) -> bool:
-    """Whether nothing but torch's tape holds a leaf: then who goes back on it is told so."""
+    """Whether only torch's tape holds a leaf: then a later `backward` to it is an error."""
     if not x.requires_grad or x._use_count() > 2:
         return False
     node = torch.autograd.graph.get_gradient_edge(x).node

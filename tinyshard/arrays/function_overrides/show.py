@@ -1,9 +1,9 @@
-"""Values that are shown, or become Python's: a traced value has a shape and a dtype, and no values.
+"""Values that are printed, or become Python values: a traced value has a shape and a dtype, and no values.
 
 print(x), f"{x}"            Traced f32[8, 4]
-x.tolist(), x.numpy()       refused in a trace; inside of `grad`, `tolist` is asked of what `grad` wraps
+x.tolist(), x.numpy()       refused in a trace; inside of `grad`, `tolist` is called on the wrapped value
 torch.tensor([x, y])        refused in a trace and inside of `grad` for torch.stack; as_tensor, asarray likewise
-torch.as_tensor(3.0)        a tensor with a dtype of its own, also where the number is an argument of a traced function
+torch.as_tensor(3.0)        a tensor with its own dtype, also where the number is an argument of a traced function
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tinyshard.core.types import ShapedType
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """In a trace: whether a tensor is a stand-in, or what a transformation wraps around one."""
+    """In a trace: whether a tensor is a stand-in, or a transformation's wrapper around one."""
     is_plain = type(x) is torch.Tensor or isinstance(x, Immutable | torch.nn.Parameter)
     return not is_plain or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
@@ -34,12 +34,12 @@ def tensor_traced(func: Callable[..., Any], data: Any, *args: Any, **kwargs: Any
     _refuse_listed(data, f"torch.{func.__name__}")
     if isinstance(data, torch.Tensor) and recorder is not None and data in recorder.numbers:
         data = data.to(data.dtype, copy=True)
-        func = torch.asarray if func is torch.tensor else func  # without its warning, that a tensor is given
+        func = torch.asarray if func is torch.tensor else func  # without the warning about a tensor as its argument
     return func(data, *args, **kwargs)
 
 
 def tensor_transformed(func: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch.tensor`, `as_tensor` or `asarray` inside of a transformation: plain tensors are torch's own affair."""
+    """`torch.tensor`, `as_tensor` or `asarray` inside of a transformation: torch handles plain tensors."""
     if any(isinstance(innermost(x), Immutable) for x in _listed(data)):
         raise DtypeError(
             f"torch.{func.__name__} of values that a transformation follows",
@@ -105,6 +105,6 @@ def values(name: str, x: torch.Tensor, **kwargs: Any) -> Any:
 
 
 def tolist_transformed(x: torch.Tensor) -> Any:
-    """`tolist` inside of a transformation: asked of what `grad` wraps."""
+    """`tolist` inside of a transformation: of the value that `grad` wraps."""
     inner = next(level for level in levels(x) if not torch._C._functorch.is_gradtrackingtensor(level))
     return inner.tolist() if isinstance(inner, Immutable) else torch.Tensor.tolist(inner)

@@ -1,13 +1,13 @@
 """Indexing by numbers that only the devices know: `x[i]`, `x[(i + 1) % n]`, `y[i] = v`, `x.narrow(0, i, 3)` in a trace,
 and under vmap, where `i` differs between examples.
 
-torch would ask such an index for its value. Here it becomes an operand of the program:
+torch would read the value of such an index. Here it becomes an operand of the program:
 
     x[i]               x.index_select(0, i), without the dim
     x.narrow(0, i, 3)  x.index_select(0, i + [0, 1, 2])
     y[i] = v           y.index_put_((i,), v); under vmap for tensors of indices, too
     y[mask] = v        y.copy_(where(mask, v, y)), if v has no dim for the elements that the mask chooses: their number
-                       would be the shape of v's gradient
+                       would be a size of v's gradient
 
 A negative index counts from the end, and one that is out of range is an error on the device.
 """
@@ -73,7 +73,7 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
     entries = [torch.as_tensor(e) if isinstance(e, _LISTS) else e for e in _masks_as_indices(x, entries)]
     if not has_traced:
         chosen = [e for e in entries if isinstance(e, torch.Tensor)]
-        # a mask alone torch.func puts where torch does, and a trace does not know how many it chooses
+        # torch.func handles a single mask as torch does, and a trace does not know how many elements it chooses
         has_indices = any(e.dtype not in _MASKS for e in chosen)
         if not any(map(is_of_examples, (*chosen, x, value) if has_indices else chosen)):
             x[tuple(entries) if isinstance(value, torch.Tensor) else index] = value
@@ -86,10 +86,10 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
 
 
 def _masks_as_indices(x: torch.Tensor, entries: Sequence[Any]) -> Sequence[Any]:
-    """The entries themselves, or with a mask whose values Python has as the indices it chooses: no trace knows them.
+    """The entries, with a mask whose values Python has as the indices that it chooses, which a trace cannot know.
 
     Raises:
-        IndexError: such a mask has other sizes than the dims of x that it is for.
+        IndexError: the sizes of such a mask differ from those of the dims of x that it indexes.
     """
     masks = list(map(_known_mask, entries))
     if all(mask is None for mask in masks):
@@ -109,7 +109,7 @@ def _masks_as_indices(x: torch.Tensor, entries: Sequence[Any]) -> Sequence[Any]:
 
 
 def _known_mask(entry: Any) -> np.ndarray | None:
-    """A list or tuple of bools, or an array of NumPy's that is a mask."""
+    """Whether it is a list or tuple of bools, or a NumPy array that is a mask."""
     first = entry
     while isinstance(first, list | tuple) and first:
         first = first[0]
@@ -118,7 +118,7 @@ def _known_mask(entry: Any) -> np.ndarray | None:
 
 
 def _part(x: torch.Tensor, entries: Sequence[Any]) -> tuple[torch.Tensor, list[int], list[torch.Tensor]]:
-    """What the numbers and slices of an index leave of x, and which dims of that its tensors are for."""
+    """The view of x by the numbers and slices of an index, and the dims of the view that its tensors index."""
     index_tensors: list[torch.Tensor] = []
     dims: list[int] = []
     static: list[Any] = []
@@ -148,11 +148,11 @@ def _part(x: torch.Tensor, entries: Sequence[Any]) -> tuple[torch.Tensor, list[i
 
 
 def _put_at(part: torch.Tensor, dims: Sequence[int], indices: Sequence[torch.Tensor], value: Any) -> None:
-    """Write to `part` at indices along some of its dims, which are put first: torch.func's rule for `index_put_` takes
-    other orders for the same, and writes to other places.
+    """Write to `part` at indices along some of its dims, which are moved first: torch.func's rule for `index_put_`
+    ignores their order, and would write to other positions.
 
-    As in torch the dims of the value are in the order of `part[indices]`: what indices beside each other make takes
-    their place; if there are other dims between them it comes first.
+    As in torch the dims of the value are in the order of `part[indices]`: the dims of adjacent indices replace the
+    indexed dims; if there are other dims between the indices, they come first.
     """
     others = [n for d, n in enumerate(part.shape) if d not in dims]
     of_at = torch.broadcast_shapes(*(i.shape for i in indices))
@@ -174,7 +174,7 @@ def is_of_examples(x: Any) -> bool:
 
 
 def _fits_every_mask(x: torch.Tensor, mask: Any, value: Any) -> bool:
-    """Whether it is a mask of the leading dims of x, and a value that is written however many elements it chooses."""
+    """Whether it is a mask of the leading dims of x, and the value fits any number of chosen elements."""
     if not (isinstance(mask, torch.Tensor) and mask.dtype == torch.bool and isinstance(value, torch.Tensor)):
         return False
     rest = x.dim() - mask.dim()
@@ -203,7 +203,7 @@ def narrow(input: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tens
 
 
 def positions(start: torch.Tensor, size: int, length: int) -> torch.Tensor:
-    """The places along a dim of this size that `narrow` takes."""
+    """The positions along a dim of this size that `narrow` takes."""
     return _from_front(start, size) + torch.arange(length)
 
 
@@ -220,7 +220,7 @@ def _from_front(index: torch.Tensor, size: int) -> torch.Tensor:
 def _entries(index: Any) -> Sequence[Any]:
     of_a_tuple = (slice, list, tuple, torch.Tensor, np.ndarray, type(None), type(...))
     if isinstance(index, list) and len(index) < 32 and any(isinstance(e, of_a_tuple) for e in index):
-        return tuple(index)  # torch takes such a list for a tuple
+        return tuple(index)  # torch treats such a list as a tuple
     return index if isinstance(index, tuple) else (index,)
 
 
@@ -253,7 +253,7 @@ def _traced_dims(x: torch.Tensor, entries: Sequence[Any]) -> list[tuple[int, int
 
 
 def dims_taken(entry: Any) -> int:
-    """How many dims an entry of an index is for: a mask for as many as it has, None and ... for none.
+    """The number of dims that an entry of an index covers: a mask as many as it has, None and ... none.
 
     Example:
         >>> dims_taken(torch.zeros(2, 2, dtype=torch.bool)), dims_taken([[True, False]]), dims_taken([1, 0])
@@ -270,7 +270,7 @@ def dims_taken(entry: Any) -> int:
     return depth if isinstance(first, bool) else 1
 
 
-# functions of torch that take an index -> what takes a traced one
+# functions of torch that take an index -> replacements that take a traced one
 BY_TRACED_NUMBERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: getitem,
     torch.Tensor.__setitem__: setitem,

@@ -1,7 +1,7 @@
 """A factor that torch takes as a Python number, where it is a traced 0-d value: a learning rate, a step size.
 
-x.add_(y, alpha=a), x.sub_(y, alpha=a)             y * a is added
-addcmul(x, y, z, value=v), addcdiv, and in place   y * v takes the place of y
+x.add_(y, alpha=a), x.sub_(y, alpha=a)             y * a is added or subtracted
+addcmul(x, y, z, value=v), addcdiv, and in place   y * v replaces y
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """NumPy's functions of numbers with an Array among the operands: `np.sqrt(2.0) * x`, `x + np.ones(16)`, `np.sin(x)`.
 
-Each is a function of torch, as torch's own tensors have it: an Array on the devices comes back, and gradients pass. A
-ufunc that torch lacks, or that is given `where=` or `out=`, gets the values, which come to the host. So do NumPy's
-other functions, but for `np.sum(x)` and its like.
+Each becomes a torch function, as for torch tensors: the result is an Array on the devices, and it is differentiable. A
+ufunc that torch lacks, or with `where=` or `out=`, runs in NumPy on values that are copied to the host. So do all other
+NumPy functions, except `np.sum(x)` and similar reductions.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def _table(words: str, owner: Any) -> dict[str, Callable[..., Any]]:
     return {name: getattr(owner, other or name) for name, _, other in pairs}
 
 
-# NumPy's name -> what it means on Arrays
+# NumPy's name -> the function of Arrays
 UFUNCS = _table(_OPERATORS, operator) | _table(_FUNCTIONS, torch)
 _REDUCTIONS = _table("sum prod mean std var any all max:amax amax min:amin amin", torch)
 _OF_REDUCTIONS = {"axis": "dim", "keepdims": "keepdim", "ddof": "correction"}  # NumPy's arguments -> torch's
 
 
 def call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `Array.__array_ufunc__` gives.
+    """The result of `Array.__array_ufunc__`.
 
     Raises:
         ImmutableError: it would write into an Array.
@@ -65,9 +65,9 @@ def call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[st
 
 
 def call_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `Array.__array_function__` gives: NumPy's own result, but of a sum and its like torch's.
+    """The result of `Array.__array_function__`: torch's for sums and similar reductions, else NumPy's.
 
-    NumPy calls a method of the same name, with arguments that torch's does not take.
+    For these NumPy would call the method of the same name, with arguments that torch's does not take.
     """
     reduction = _REDUCTIONS.get(function.__name__) if function.__module__ == "numpy" else None
     if reduction is None:
@@ -80,7 +80,7 @@ def call_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def refuse_gradient(what: str) -> NoReturn:
-    """Raise DtypeError for values that would go to NumPy, and leave a gradient behind."""
+    """Raise DtypeError for values that require a gradient, which NumPy would drop."""
     raise DtypeError(
         "NumPy takes no gradient",
         got=f"{what} of an Array that requires one",
@@ -101,7 +101,7 @@ def refuse_mask(x: Any) -> None:
 
 
 def _operand(x: Any, is_operator: bool) -> Any:
-    """NumPy's scalars as Python's, its arrays as tensors; a function of torch takes no number first, so a tensor."""
+    """NumPy scalars as Python numbers, NumPy arrays as tensors; the first operand is a tensor, as torch requires."""
     if isinstance(x, np.ndarray):
         return torch.from_numpy(np.array(x, x.dtype.newbyteorder("="), order="C"))
     x = x.item() if isinstance(x, np.generic) else x

@@ -1,12 +1,12 @@
-"""Functions of torch that read a value only to check it, without the check; and some that ask for strides.
+"""Functions of torch that read a value only to check it, without the check; and some that read strides.
 
-one_hot             refuses a class that is out of range; here the device does, and the row is not zeros
-cov                 warns where there are no more observations than `correction`
+one_hot             refuses a class that is out of range; here the device does
+cov                 warns if there are not more observations than `correction`
 corrcoef            uses cov
 gaussian_nll_loss   refuses a negative variance; here it gives NaN
 cross_entropy       takes classes of uint8, and does not on tensors without values; here as int64
 nll_loss            likewise
-det, slogdet        their derivative asks for the strides of the matrix; here it is contiguous
+det, slogdet        their derivative reads the strides of the matrix; here it is contiguous
 tensor_split        reads the memory of its second operand
 """
 
@@ -28,7 +28,7 @@ from tinyshard.runtime.controller.lineage import users_line
 
 
 def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """As `torch.nn.functional.one_hot`: [...] to [..., num_classes]; waits only where it is to count the classes.
+    """As `torch.nn.functional.one_hot`: [...] to [..., num_classes]; waits only if it must count the classes.
 
     Example:
         >>> one_hot(torch.tensor([1, 0]), 3)
@@ -40,12 +40,12 @@ def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         raise DtypeError("one_hot of another dtype", got=str(input.dtype), rule=rule, try_="x.long()")
     count = num_classes if num_classes >= 0 else int(input.max()) + 1
     row = (input.unsqueeze(-1) == torch.arange(count)).to(torch.int64)
-    # zeros, and an error on the device where a class is not below their number
+    # zeros, and an error on the device for a class that is not below num_classes
     return row + torch.nn.functional.embedding(input, torch.zeros(count, 1, dtype=torch.int64))
 
 
 def one_hot_of_examples(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """`one_hot` within a transformation: torch's own, but for Arrays and numbers that differ between examples."""
+    """`one_hot` within a transformation: torch's own, except for Arrays and numbers that differ between examples."""
     of_torch = not (isinstance(innermost(input), Immutable) or is_of_examples(input))
     return torch.nn.functional.one_hot(input, num_classes) if of_torch else one_hot(input, num_classes)
 
@@ -90,7 +90,7 @@ def cov(
 
 
 def _check_cov(input: torch.Tensor, fweights: torch.Tensor | None, aweights: torch.Tensor | None) -> None:
-    """What torch's own checks of shapes and dtypes. Raises DtypeError."""
+    """torch's checks of shapes and dtypes. Raises DtypeError."""
     rule = ""
     if input.dim() > 2:
         rule = "rows are variables and columns observations: it has at most two dims"
@@ -167,7 +167,7 @@ def _classes(target: torch.Tensor) -> torch.Tensor:
 def of_contiguous(func: Callable[..., Any]) -> Callable[..., Any]:
     """A determinant of a contiguous matrix, as it is on the devices.
 
-    torch factorizes the transposed of a contiguous matrix, and its derivative asks for strides to know which it was.
+    torch factorizes the transpose of a contiguous matrix, and its derivative reads the strides to know whether it did.
     """
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -178,7 +178,7 @@ def of_contiguous(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def number(func: Any, x: Any) -> Any:
-    """`float(x)` and its like. `torch.tensor([x, y])` calls it in a state in which no subclass is asked: of the values.
+    """`float(x)` and similar. `torch.tensor([x, y])` calls it with subclasses disabled, so it reads the values itself.
 
     Example:
         >>> number(torch.Tensor.__float__, torch.tensor(2.0))
@@ -189,7 +189,7 @@ def number(func: Any, x: Any) -> Any:
 
 
 def second_on_host(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call with Arrays after the first argument as plain tensors: torch reads their memory. Waits."""
+    """Call a function with the Arrays after its first argument as plain tensors: torch reads their memory. Waits."""
 
     def plain(x: Any) -> Any:
         return x._gather() if isinstance(x, Immutable) else x
