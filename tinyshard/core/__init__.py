@@ -1,17 +1,17 @@
-"""What everything else is made of: plain frozen data and arithmetic on it. No processes, no torch.distributed.
+"""Plain frozen data and arithmetic on it, which everything else uses. No processes, no torch.distributed.
 
 errors       every error that tinyshard raises, and the four-part form of their texts
 config       flags that change what programs do
 devices      Device: a slot for shards
-layout       Layout: where each block of a tensor is; the one value that every sharding reduces to
+layout       Layout: where each block of a tensor is; every sharding reduces to one
 types        shape and dtype of a value
-program      Program, Eqn, Value, Builder: what every device runs on its own shard
-collectives  what each collective means, as a function of the shards of a group; one row each
+program      Program, Eqn, Value, Builder: the steps that every device runs on its own shard
+collectives  the meaning of each collective, as a function of the shards of a group; one row each
 axis_names   the names of mapped axes in scope
 current_trace  the trace that is in progress in this thread
-trace_thread  traces and plans in a thread of their own, and Ctrl-C meanwhile
-torch_state  what a thread has of torch's modes, levels and keys: carried to a trace's thread, or left
-frames       who calls: the frames of a thread
+trace_thread  traces and plans in their own thread, and Ctrl-C during them
+torch_state  a thread's modes, levels and keys of torch: carried to a trace's thread, or switched off
+frames       the frames of a thread: which functions call
 users_code   which lines are the user's, and the IPython shell that runs them
 page         what a notebook shows: HTML with its style, and what is drawn there and printed elsewhere
 progress     what takes long, as a line below a notebook's cell
@@ -20,11 +20,11 @@ primitive    an op of tinyshard's own with all its rules: the base of `tinyshard
 evaluate     the one walk over a traced graph, and what interprets it
 leaves       where trees differ from torch's: a key is a leaf, and None an empty tree
 ints         ints as users write them
-keys         keys of caches: what the arguments of an op are known by
+keys         keys of caches, made from the arguments of an op
 tree         `ts.tree`: torch's pytrees under JAX's names
 safetensors  a format of files: a JSON header, and the bytes of tensors
-replaced_folder  a folder that is replaced as a whole
-registration  classes of one's own as trees
+replaced_folder  a folder that is replaced atomically
+registration  the user's classes as trees
 device_dtypes which tensors a device can hold
 effects      what a program asks the controller to do while it runs, as to print
 named_scopes names of blocks of code, which the user's lines say

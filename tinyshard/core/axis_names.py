@@ -1,4 +1,4 @@
-"""The names of mapped axes in scope: what `psum(x, "i")` finds when it looks for "i".
+"""The names of mapped axes in scope: how `psum(x, "i")` looks up "i".
 
 vmap binds a name to one level of torch.func; pmap and shard_map bind names to axes of the mesh for a region of code
 that every device runs. A region starts with no levels of torch.func: names that vmap bound outside of it stay free
@@ -26,9 +26,9 @@ class Name:
     """A name in scope.
 
     Attributes:
-        name: what the user calls the axis.
-        size: how many it counts.
-        region: how many regions of devices were entered when it was bound; 0 outside of all.
+        name: the user's name of the axis.
+        size: of the axis.
+        region: the number of nested regions of devices in which it was bound; 0 outside of all.
         level: the level of torch.func that vmap opened for it; 0 for an axis of devices.
         index: for vmap, each example's position along the axis, int32[].
     """
@@ -46,7 +46,7 @@ _region: ContextVar[int] = ContextVar("tinyshard_region", default=0)
 
 
 def level() -> int:
-    """The level of torch.func that runs now; 0 for none."""
+    """The present level of torch.func; 0 for none."""
     return torch._C._functorch.maybe_current_level() or 0
 
 
@@ -64,7 +64,7 @@ def find(name: str) -> Name:
     """The innermost binding of a name.
 
     Raises:
-        AxisNameError: nobody binds it.
+        AxisNameError: it is not bound.
     """
     for known in in_scope():
         if known.name == name:
@@ -93,7 +93,7 @@ def at_level(number: int) -> Name | None:
 
 @contextlib.contextmanager
 def mapped_by_vmap(name: str, size: int, index: torch.Tensor) -> Iterator[None]:
-    """Bind a name to the level of torch.func that runs now."""
+    """Bind a name to the present level of torch.func."""
     token = _scope.set((*_scope.get(), Name(name, size, _region.get(), level(), index)))
     try:
         yield
@@ -103,7 +103,7 @@ def mapped_by_vmap(name: str, size: int, index: torch.Tensor) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cut_by(names: tuple[str, ...]) -> Iterator[None]:
-    """The dim that the running level of torch.func maps is cut by these axes of a mesh, where a sharding is named."""
+    """A block in which the dim mapped by the present level of torch.func is cut by these axes in named shardings."""
     token = _cut.set((*_cut.get(), (level(), names)))
     try:
         yield

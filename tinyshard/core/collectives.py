@@ -1,4 +1,4 @@
-"""The collectives: what each one means, as a function from the shards of a group to their new shards.
+"""The collectives: each is defined as a function from the shards of a group to their new shards.
 
 A group is the devices that differ only along the named axes, in the order of their coordinates there. The local runtime
 runs these functions on the stacked shards; `runtime.collectives` computes the same between processes. To add one is to
@@ -42,19 +42,19 @@ def reduced(stack: Tensor, op: str) -> Tensor:
     signed = _SIGNED.get(stack.dtype)
     if signed is None:
         return REDUCTIONS[op](stack)
-    # torch adds no unsigned ints: as signed ones they wrap alike, and with the first bit flipped they order alike
+    # torch does not add unsigned ints: signed ones wrap the same way, and with the first bit flipped order the same way
     flip = torch.iinfo(signed).min if op in ("max", "min") else 0
     return (REDUCTIONS[op](stack.view(signed) ^ flip) ^ flip).view(stack.dtype)
 
 
 def selected(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """`x.index_select(dim, index)`, of unsigned ints too, for which torch has none."""
+    """`x.index_select(dim, index)`, also for unsigned ints, for which torch does not have it."""
     signed = _SIGNED.get(x.dtype)
     return x.index_select(dim, index) if signed is None else x.view(signed).index_select(dim, index).view(x.dtype)
 
 
 def paired(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """`x.gather(dim, index)`, of unsigned ints too, for which torch has none."""
+    """`x.gather(dim, index)`, also for unsigned ints, for which torch does not have it."""
     signed = _SIGNED.get(x.dtype)
     return x.gather(dim, index) if signed is None else x.view(signed).gather(dim, index).view(x.dtype)
 
@@ -76,7 +76,7 @@ def reduce_scatter(stack: Tensor, *, dim: int, op: str) -> Tensor:
 
 
 def all_to_all(stack: Tensor, *, split: int, join: int) -> Tensor:
-    """Device i cuts its shard along `split`, sends block j to device j, and joins what it gets along `join`."""
+    """Device i cuts its shard along `split`, sends block j to device j, and joins the received blocks along `join`."""
     count = stack.shape[0]
     return _in_blocks(stack, 1 + split, count).movedim(1 + split, 0).movedim(1, 1 + join).flatten(1 + join, 2 + join)
 
@@ -99,7 +99,7 @@ def _for_everyone(stack: Tensor, whole: Tensor) -> Tensor:
 def in_groups(
     form: Callable[..., Tensor], stack: Tensor, groups: Sequence[Sequence[int]] | None, params: Any
 ) -> Tensor:
-    """Apply a collective to each group of positions alone; the groups are of one size and cover all positions.
+    """Apply a collective to each group of positions; the groups are of one size and cover all positions.
 
     Example:
         >>> in_groups(all_reduce, torch.arange(4), [[0, 2], [1, 3]], {"op": "sum"})
@@ -113,13 +113,13 @@ def in_groups(
 
 
 def local_slice(shard: Tensor, place: int, count: int, *, dim: int) -> Tensor:
-    """Block number `place` of `count` along `dim`: what a device keeps of a tensor that it holds whole."""
+    """Block number `place` of `count` along `dim`: the part of a whole tensor that a device keeps."""
     size = shard.shape[dim] // count
     return shard.narrow(dim, place * size, size)
 
 
 def own_index(shard: Tensor, place: int, count: int) -> Tensor:
-    """Where the device stands in its group, int32[]; of the operand it needs nothing."""
+    """The device's position in its group, int32[]; the operand is not read."""
     return torch.tensor(place, dtype=torch.int32, device=shard.device)
 
 
@@ -131,8 +131,8 @@ class Collective:
         meta: (input meta, group size, params) -> output meta.
         moved: (input meta, group size, params) -> bytes that the busiest device sends, by the model: the algorithm
             that sends the fewest.
-        form: what it does to the stack of a group's shards, [group size, *shard] -> [group size, *new shard].
-        own: for a step that needs only the device's own place: (shard, place, group size) -> new shard.
+        form: its function of the stack of a group's shards, [group size, *shard] -> [group size, *new shard].
+        own: for a step that needs only the device's position: (shard, position, group size) -> new shard.
     """
 
     meta: Callable[[ShapedType, int, dict[str, Any]], ShapedType]
@@ -198,7 +198,7 @@ COLLECTIVES: dict[str, Collective] = {
 
 
 def nbytes_sent(name: str, operand: ShapedType, axes: Sequence[int], params: dict[str, Any]) -> int:
-    """Bytes that the busiest device sends in a collective; `params` are those of its step, its axes too."""
+    """Bytes that the busiest device sends in a collective; `params` are the step's, with its axes."""
     others = {k: v for k, v in params.items() if k != "axes"}
     return COLLECTIVES[name].moved(operand, group_size(axes, params), others)
 
@@ -212,7 +212,7 @@ def group_positions(
         axes: sizes of all axes.
         named: numbers of the axes of the group, most significant first.
         position: one of the group.
-        groups: where the group is cut in smaller ones: their members, counted along the named axes.
+        groups: if the group is cut into smaller ones, their members, counted along the named axes.
 
     Example:
         >>> group_positions((4, 2), (0,), 5)
@@ -237,6 +237,6 @@ def group_positions(
 
 
 def group_size(axes: Sequence[int], params: dict[str, Any]) -> int:
-    """How many devices take part, from the arguments of a collective's step."""
+    """The number of participating devices, from the arguments of a collective's step."""
     groups = params.get("groups")
     return len(groups[0]) if groups else math.prod(axes[a] for a in params["axes"])

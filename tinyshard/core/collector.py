@@ -1,4 +1,4 @@
-"""Python's garbage collector while much is imported, and while a function is traced."""
+"""Pauses Python's garbage collector during large imports, and while a function is traced."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-_pausing: set[object] = set()  # a block each, of any thread: a set, for which two threads need no lock
+_pausing: set[object] = set()  # the open blocks of all threads: a set, for which two threads need no lock
 _was_enabled = False
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Let it wait, until the last of the blocks of all threads that have it wait is left."""
+    """Pause it until the last of these blocks, of all threads, has ended."""
     global _was_enabled
     block = object()
     try:
@@ -30,14 +30,14 @@ def paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def paused_for_imports() -> Iterator[None]:
-    """Let it wait: an import makes hardly any garbage, and to look for it again and again takes a fifth of its time.
+    """Pause it: an import makes hardly any garbage, and repeated collections take a fifth of its time.
 
-    What was made meanwhile counts as old afterwards, so that the next look is not at all of it either.
+    Objects made during the pause count as old afterwards, so the next collection does not visit all of them.
     """
     with paused():
         try:
             yield
         finally:
-            if not gc.get_freeze_count():  # what somebody has frozen should stay so
+            if not gc.get_freeze_count():  # objects that the user has frozen should stay frozen
                 gc.freeze()
                 gc.unfreeze()  # to the oldest generation

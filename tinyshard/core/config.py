@@ -21,10 +21,10 @@ class Flag(NamedTuple):
 
     Attributes:
         default: its value before `update`; a new value has the same type.
-        meaning: what it does.
+        meaning: its effect.
         changes_programs: whether it is part of every cache key.
         choices: its legal values, if they are words: then the environment variable TINYSHARD_<NAME> sets it too.
-        kind: the type of its values, where the default is None, which it may be again.
+        kind: the type of its values, if the default is None, which stays allowed.
     """
 
     default: Any
@@ -58,7 +58,7 @@ FLAGS: dict[str, Flag] = {
     ),
 }
 
-# what `set_mesh` made current; no ContextVar: a notebook may run each cell in a context of its own
+# the current mesh of `set_mesh`; not a ContextVar: a notebook may run each cell in its own context
 mesh: list[Any] = [None]
 values: dict[str, Any] = {name: flag.default for name, flag in FLAGS.items()}
 _CHANGE_PROGRAMS = tuple(name for name, flag in FLAGS.items() if flag.changes_programs)
@@ -72,7 +72,7 @@ def update(name: str, value: Any) -> None:
         value: of the same type as its default; one of its choices, if it has any.
 
     Raises:
-        UnknownFlagError: no such flag, or a value of another type, a number below 1, or a word that is no choice.
+        UnknownFlagError: no such flag, or a value of another type, a number below 1, or a word that is not a choice.
 
     Communication: none.
 
@@ -102,21 +102,21 @@ def update(name: str, value: Any) -> None:
 
 @contextlib.contextmanager
 def debug_nans(value: bool = True) -> Iterator[None]:
-    """A block in which an op that makes a NaN raises, on the line that called it; or in which it does not.
+    """A block in which an op that makes a NaN raises, on the line that called it; or in which none does.
 
     Args:
-        value: whether. Outside of blocks it is the flag "debug_nans", `ts.config.update("debug_nans", True)`.
+        value: whether it raises. Outside of blocks the flag decides, `ts.config.update("debug_nans", True)`.
 
     Returns:
         A context manager.
 
     Raises:
         NotANumberError: a call made a NaN; it names the op, its line, and the devices that made
-            the NaN, and is a FloatingPointError. A call waits for its end then, and every op's result is looked at.
+            the NaN, and is a FloatingPointError. Each call then waits for its end, and every op's result is checked.
 
-    Communication: none; programs are planned once more for it.
+    Communication: none; programs are planned again for it.
 
-    In JAX: the block is for the thread that enters it; here for all threads.
+    In JAX: the block applies to the thread that enters it; here to all threads.
 
     Example:
         >>> with debug_nans():
@@ -137,7 +137,7 @@ def read(name: str) -> Any:
 
 
 def key() -> tuple[Any, ...]:
-    """What changes programs: flags, the current mesh, and torch's default dtype and its autocast."""
+    """The settings that change programs: flags, the current mesh, and torch's default dtype and autocast."""
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return (*map(values.__getitem__, _CHANGE_PROGRAMS), mesh[0], torch.get_default_dtype(), autocast)
 

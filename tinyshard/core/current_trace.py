@@ -1,4 +1,4 @@
-"""The trace that is in progress in this thread, if one is.
+"""The trace in progress in this thread, if there is one.
 
 with recording(recorder):
     is_tracing()              True
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class _ThisThread(threading.local):
-    """What is in progress in this thread.
+    """The trace or plan in progress in this thread.
 
     Attributes:
         recorder: the trace; None outside of one. Each op on Arrays reads it.
-        task: what this thread was made for, where it is that of a trace or of a plan; see `core/trace_thread.py`.
+        task: the trace or plan that this thread was started for; see `core/trace_thread.py`.
     """
 
     recorder: Any = None
@@ -34,7 +34,7 @@ def current_recorder() -> Any:
 
 @contextlib.contextmanager
 def recording(recorder: Any) -> Iterator[None]:
-    """In this block this thread traces."""
+    """A block in which this thread traces."""
     before, this_thread.recorder = this_thread.recorder, recorder
     try:
         yield
@@ -48,7 +48,7 @@ def is_tracing() -> bool:
 
 
 def keep(thing: Any) -> None:
-    """During a trace: let an object that an op's number stands for live as long as what is traced."""
+    """During a trace: keep alive an object that an op refers to by number, as long as the traced graph."""
     recorder = current_recorder()
     assert recorder is not None
     recorder.kept.append(thing)

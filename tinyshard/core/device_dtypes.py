@@ -1,4 +1,4 @@
-"""Which tensors a device can hold: dense ones in plain memory. All others are refused before anything is sent."""
+"""Which tensors a device can hold: dense ones in plain memory. Other tensors are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from tinyshard.core.errors import DtypeError
 
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
-# torch has these names and no op on them, not even a copy
+# torch has names for these dtypes but no op on them, not even a copy
 NARROW = frozenset(getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8))
-# the ops of aten that make another kind of tensor, by how their names begin
+# aten ops that make another kind of tensor, by the prefixes of their names
 _IN_PLACE_OF_FUSED = (
     "ts.optim.functional(torch.optim.AdamW, lr=1e-3), in place of an optimizer with fused=True;\n"
     "g / scale and torch.isfinite(g).all(), in place of a GradScaler's unscale_"
@@ -52,7 +52,7 @@ def check_holdable(x: torch.Tensor) -> None:
 
 
 def _trouble(x: torch.Tensor) -> tuple[str, str] | None:
-    """What kind of tensor it is and what to do instead; None if a device can hold it."""
+    """The kind of the tensor and what to do instead; None if a device can hold it."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     if isinstance(x, FakeTensor):
@@ -73,14 +73,14 @@ def _trouble(x: torch.Tensor) -> tuple[str, str] | None:
 
 
 def check_makes_holdable(op: Any) -> None:
-    """Refuse an op whose result no device can hold, as its name says, or no program, as its schema says.
+    """Refuse an op whose result no device can hold, by its name, or no program, by its schema.
 
     Args:
         op: an OpOverload.
 
     Raises:
-        DtypeError: it makes a quantized, sparse, mkldnn or nested tensor; or, as the fused optimizers do, several
-            results of which one is a list.
+        DtypeError: it makes a quantized, sparse, mkldnn or nested tensor; or, as the fused optimizers do, a list and
+            further results.
     """
     name = op._schema.name.removeprefix("aten::")
     if _makes_lists_and_more(op):
@@ -104,7 +104,7 @@ def _makes_lists_and_more(op: Any) -> bool:
 
 
 def check_result(op: Any, x: torch.Tensor) -> None:
-    """Refuse a result of an op, seen on tensors without values, that no device can hold.
+    """Refuse a result of an op, given as a tensor without values, that no device can hold.
 
     Raises:
         DtypeError: it is quantized, sparse, mkldnn or nested, or of a dtype that torch cannot copy.

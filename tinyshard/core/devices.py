@@ -14,12 +14,12 @@ class Device:
     """One device: a worker process, or a GPU that a worker process drives. Listed by `ts.devices()`.
 
     Args:
-        id: its number, which pictures show.
+        id: its number, shown in pictures.
         platform: "cpu" or "gpu".
 
     Communication: none.
 
-    In torch: a `torch.device` says on what this process computes; `device=` of torch's functions takes those alone.
+    In torch: a `torch.device` says on what this process computes; `device=` of torch's functions takes only those.
     `ts.device_put(torch.randn(3), device)` puts a value on one of these.
 
     Example:
@@ -29,7 +29,7 @@ class Device:
 
     id: int
     platform: str = "cpu"
-    # the process and the machine of the worker with this id; `runtime.lifecycle`, which knows them, puts these here
+    # the process and the machine of the worker with this id; set by `runtime.lifecycle`
     _worker_pid: ClassVar[Callable[[int], int | None]]
     _worker_host: ClassVar[Callable[[int], str | None]]
     _memory_stats: ClassVar[Callable[[int], dict[str, int] | None]]
@@ -46,14 +46,14 @@ class Device:
 
     @property
     def host(self) -> str:
-        """The machine that its worker runs on: the address from which it came, or "localhost" for this one."""
+        """The machine that its worker runs on: the address from which it connected, or "localhost" for this one."""
         return Device._worker_host(self.id) or "localhost"
 
     def memory_stats(self) -> dict[str, int] | None:
         """Bytes that it holds now (`bytes_in_use`), has held at most (`peak_bytes_in_use`), may hold (`bytes_limit`).
 
-        Waits for what has been dispatched. Counted are the blocks of Arrays and what programs make while they run, a
-        storage once however many values look at it, but not what one op needs for itself.
+        Waits for all dispatched calls. Counts the blocks of Arrays and the values of running programs, each
+        storage once for all its views, but not the temporary memory of an op.
 
         Returns:
             A dict of ints; None where `ts.init(memory_per_device=...)` sets no limit, and for abstract devices.
@@ -77,7 +77,7 @@ class Device:
 
 
 def check_distinct(devices: Sequence[Device], what: str) -> None:
-    """Raise MeshError if a device stands twice in `devices`."""
+    """Raise MeshError if a device is twice in `devices`."""
     ids = [d.id for d in devices]
     twice = sorted({i for i in ids if ids.count(i) > 1}) if len(set(ids)) < len(ids) else []
     if twice:

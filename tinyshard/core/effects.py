@@ -1,12 +1,12 @@
-"""Effects: what a program asks the controller to do while it runs, as to print a value.
+"""Effects: a running program's requests to the controller, as to print a value.
 
     debug.print("{}", x) in a traced function     a step  effect(%3, 7)  of the program; 7 is the number of a Site
     the step on a device                          sends its block of x, and goes on
-    the controller, which waits for the call      puts the blocks together, and prints
+    the controller, which waits for the call      assembles the blocks, and prints
 
-A device never has the function: a Site stays in the controller, and is sent as its number. A derivative that computes a
-function again is silent: what the function prints was printed when it ran. A graph that is traced in a silent block
-stays silent: who walks over it later, as to write it into a program, leaves out the effects of the loops in it too.
+A device never has the function: a Site stays in the controller, and is sent as its number. A derivative that recomputes
+a function is silent: its output was printed when the function ran. A graph that is traced in a silent block
+stays silent: an interpreter that walks over it later, as to write a program, also skips the effects of its loops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Site:
     Attributes:
         perform: does it, with the blocks of some devices.
         together: whether it needs the blocks of all devices; else each device has values of its own.
-        number: what stands for it on the devices.
+        number: by which the devices refer to it.
     """
 
     perform: Callable[[Blocks], None]
@@ -46,7 +46,7 @@ class Site:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """A block in which what is traced and partitioned has no effects: they were performed before."""
+    """A block in which traced and partitioned functions have no effects: they were performed before."""
     token = _is_silent.set(True)
     try:
         yield
@@ -55,7 +55,7 @@ def silenced() -> Iterator[None]:
 
 
 def note_silence(module: torch.fx.GraphModule) -> None:
-    """Note whether a graph is traced in such a block: whoever walks over it is silent then."""
+    """Note whether a graph is traced in such a block: then all walks over it are silent."""
     module.meta["is_silent"] = is_silent()
 
 
@@ -70,22 +70,22 @@ def is_silent() -> bool:
 
 
 class Effects:
-    """What the devices have sent for the effects of one call, in the order of the program."""
+    """The blocks that the devices have sent for the effects of one call, in the order of the program."""
 
     def __init__(self, sites: tuple[Site, ...], devices: tuple[int, ...]) -> None:
         self._sites = {site.number: site for site in sites}
         self._count = len(devices)
-        self._sent: dict[tuple[int, int], int] = {}  # by device and site, how often
-        self._groups: dict[tuple[int, int], dict[int, list[torch.Tensor]]] = {}  # by site and how often before
+        self._sent: dict[tuple[int, int], int] = {}  # by device and site, how many times
+        self._groups: dict[tuple[int, int], dict[int, list[torch.Tensor]]] = {}  # by site and earlier times
 
     def take(self, device: int, site: int, blocks: list[torch.Tensor]) -> None:
-        """Note what a device has sent."""
+        """Note the blocks that a device has sent."""
         times = self._sent.get((device, site), 0)
         self._sent[device, site] = times + 1
         self._groups.setdefault((site, times), {})[device] = blocks
 
     def perform(self, *, is_over: bool) -> None:
-        """Perform, in order, what all devices have sent; at the end also what only some send, as in a branch."""
+        """Perform, in order, effects that all devices have sent; at the end also those of only some, as in a branch."""
         while self._groups:
             key = next(iter(self._groups))
             blocks, site = self._groups[key], self._sites[key[0]]

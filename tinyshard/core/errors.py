@@ -1,4 +1,4 @@
-"""Every error that tinyshard raises, and the four-part form in which they speak.
+"""Every error that tinyshard raises, and the four-part form of their messages.
 
 A message says the problem, what it got, the rule, and what to try. Each class is also the builtin that JAX raises in
 its place, and holds nothing but its message, so that it survives pickling.
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class TinyshardError(Exception):
-    """The base of every error that tinyshard raises on purpose; it is given the parts of its `message`."""
+    """The base of every error that tinyshard raises deliberately; takes the parts of its `message`."""
 
     def __init__(self, problem: str = "", *, got: str = "", rule: str = "", try_: str = "") -> None:
         super().__init__(message(problem, got=got, rule=rule, try_=try_))
@@ -53,7 +53,7 @@ class TinyshardError(Exception):
 
 
 class MeshError(TinyshardError, ValueError):
-    """A mesh that cannot be: duplicate names, too many devices, a shape that does not fit."""
+    """An invalid mesh: duplicate names, too many devices, a shape that does not fit."""
 
 
 class ShardingError(TinyshardError, ValueError):
@@ -65,7 +65,7 @@ class MappingError(TinyshardError, ValueError):
 
 
 class AxisNameError(TinyshardError, NameError):
-    """A named axis that nobody binds."""
+    """A named axis that is not bound."""
 
 
 class StaticArgumentError(TinyshardError, ValueError):
@@ -89,11 +89,11 @@ class StatefulRandomError(TinyshardError, TypeError):
 
 
 class UnknownFlagError(TinyshardError, AttributeError):
-    """No such flag, or a value that it cannot have."""
+    """An unknown flag, or a value that it cannot have."""
 
 
 class TracedValueError(TinyshardError, TypeError):
-    """Python asked a traced value for its number, as `if` does."""
+    """Python read the number of a traced value, as `if` does."""
 
 
 class EndedTraceError(TinyshardError, RuntimeError):
@@ -101,7 +101,7 @@ class EndedTraceError(TinyshardError, RuntimeError):
 
 
 class DrawError(TinyshardError, ValueError):
-    """A draw that cannot be: from several keys at once, of a shape, in a range or a mode that does not exist."""
+    """An invalid draw: from several keys at once, or with an invalid shape, range or mode."""
 
 
 class KeyIndexError(DrawError, IndexError):
@@ -149,12 +149,12 @@ class DeviceLostError(RemoteError):
 
 
 def message(problem: str, *, got: str = "", rule: str = "", try_: str = "") -> str:
-    """Put the four parts of an error one under the other.
+    """Join the four parts of an error, one per line.
 
     Args:
         problem: what is wrong, in one line.
-        got: the values that were given.
-        rule: what would be right.
+        got: the values that were passed.
+        rule: the requirement.
         try_: what to write instead.
 
     Returns:

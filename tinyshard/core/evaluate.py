@@ -1,7 +1,7 @@
-"""The one walk over a traced graph: an interpreter says what an input, a literal and an op become.
+"""The one walk over a traced graph: an interpreter computes the value of an input, a literal and an op.
 
-The partitioner, the inliner, the replay of a graph that is differentiated and the printer are among the interpreters of
-this walk. It is `torch.fx.Interpreter` without the execution of ops that comes with that.
+The partitioner, the inliner, the replay of a graph that is differentiated and the printer are interpreters of
+this walk. It is `torch.fx.Interpreter` without the execution of ops.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tinyshard.core.trace_thread import raise_interruption
 
 
 class Interpreter:
-    """What a walk over a graph makes of its nodes."""
+    """Computes the values of nodes in a walk over a graph."""
 
     def literal(self, values: torch.Tensor) -> Any:
-        """What a tensor that the graph holds as a constant becomes."""
+        """The value of a constant tensor of the graph."""
         return values
 
     def call(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the result of an op becomes; a list for an op with several results.
+        """The value of an op's result; a list for an op with several results.
 
         Args:
             node: the op is `node.target`, shape and dtype of its result are `node.meta["val"]`.
-            args, kwargs: its arguments, with what earlier nodes became in their places.
+            args, kwargs: its arguments, with the values of earlier nodes in their places.
         """
         raise NotImplementedError
 
     def item(self, node: torch.fx.Node, several: Any, position: int) -> Any:
-        """What one of several results becomes."""
+        """The value of one of several results."""
         return several[position]
 
 
@@ -62,12 +62,12 @@ def evaluate(
 
     Args:
         module: the graph.
-        interpreter: what its nodes become.
-        inputs: what the placeholders become.
-        values: an empty dict that keeps what each node became, for an interpreter that looks at other nodes too.
+        interpreter: computes the values of the nodes.
+        inputs: the values of the placeholders.
+        values: an empty dict that keeps the value of each node, for an interpreter that looks at other nodes too.
 
     Returns:
-        What the graph's output becomes: the tree of its nodes, each replaced.
+        The value of the graph's output: the tree of its nodes, each replaced.
     """
     with silence_of(module):
         return _walked(module, interpreter, iter(inputs), {} if values is None else values)
@@ -93,7 +93,7 @@ def _walked(
 
 
 def forget_source(module: torch.fx.GraphModule) -> None:
-    """Let torch not keep the module's source: it does so for tracebacks, for ever, and a graph here is not executed."""
+    """Stop torch from keeping the module's source: it never drops it, and graphs are not executed here."""
     key = type(module).forward.__code__.co_filename
     graph_module._loader.eval_cache.pop(key, None)
     linecache.cache.pop(key, None)

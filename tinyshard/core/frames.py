@@ -1,4 +1,4 @@
-"""Who calls: the frames of this thread, from a caller outwards."""
+"""The frames of this thread, from a caller outwards: which functions call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def frames() -> Iterator[FrameType]:
-    """The frames outside of the function that asks, the innermost first."""
+    """The frames outside of the calling function, the innermost first."""
     return _from(sys._getframe(1).f_back)
 
 
@@ -24,10 +24,10 @@ def module_of(frame: FrameType) -> str:
 
 
 def is_called_from(places: Collection[tuple[str, str]]) -> bool:
-    """Whether one of these functions has called, directly or not.
+    """Whether one of these functions calls, directly or indirectly.
 
     Args:
-        places: the module, or the package that it is in, and the function's name; "" for any function.
+        places: the module, or its package, and the function's name; "" for any function.
     """
     return any(
         name in ("", frame.f_code.co_name) and (module == package or module.startswith(package + "."))

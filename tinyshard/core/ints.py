@@ -1,4 +1,4 @@
-"""Ints as users write them: Python's, NumPy's, and whatever else Python takes for an index.
+"""Ints as users write them: Python's, NumPy's, and any other object that Python accepts as an index.
 
 np.prod((2, 3))     6
 2.0                 not an int
@@ -21,7 +21,7 @@ def as_int(x: Any) -> int | None:
     """
     try:
         return operator.index(x)
-    except TinyshardError:  # a traced number: there is a value, and it is asked for too early
+    except TinyshardError:  # a traced number: its value is read too early
         raise
     except TypeError:
         return None
@@ -31,8 +31,8 @@ def one_or_more(x: Any, what: str, kind: type[TinyshardError], try_: str = "") -
     """An int as an int, and several as a tuple.
 
     Args:
-        x: what the user wrote.
-        what: names it in the error: "static_argnums".
+        x: the user's value.
+        what: its name in the error: "static_argnums".
         kind: the class of the error.
         try_: what to write instead.
 

@@ -1,4 +1,4 @@
-"""What to say of a name, or of an argument, that JAX or torch has and tinyshard has not: what does the same here.
+"""Hints for names and arguments that JAX or torch has and tinyshard does not: what does the same here.
 
 ts.pjit             AttributeError: JAX's pjit is jit here
 ts.shardmap         AttributeError: did you mean shard_map?
@@ -17,7 +17,7 @@ import torch
 
 from tinyshard.core.errors import DtypeError, message
 
-# names of torch.distributed.tensor's -> what does that here
+# names of torch.distributed.tensor -> what does that here
 _OF_DTENSOR = {
     "DTensor": "ts.Array",
     "DeviceMesh": "ts.make_mesh((4, 2), ('a', 'b'))",
@@ -29,7 +29,7 @@ _OF_DTENSOR = {
     "local_map": "ts.shard_map",
 }
 
-# module -> a name of JAX's or torch's -> what does that here
+# module -> a name of JAX or torch -> what does that here
 NAMES: dict[str, dict[str, str]] = {
     "tinyshard": {
         "numpy": "torch: its functions work on Arrays",
@@ -110,7 +110,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 
-# an attribute of jax.Array's or DTensor's -> what does that here
+# an attribute of jax.Array or DTensor -> what does that here
 OF_ARRAYS: dict[str, str] = {
     "astype": "x.to(dtype)",
     "copy": "x.clone()",
@@ -125,7 +125,7 @@ OF_ARRAYS: dict[str, str] = {
     "device_mesh": "x.sharding.mesh, of a NamedSharding",
 }
 
-# function -> an argument of JAX's that changes no value -> why it has no effect here
+# function -> an argument in JAX that does not change values -> why it has no effect here
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "jit": {
         "keep_unused": "an argument that is not used costs nothing",
@@ -137,12 +137,12 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     },
 }
 
-# an argument of JAX's -> its default there, with which a call means the same here
+# an argument in JAX -> its default there, with which a call means the same here
 _DEFAULTS = {"impl": "threefry2x32", "concrete": False}
 
 _OF_MATMUL = "x.to(dtype) of the operands or of the result"
 
-# function -> an argument of JAX's -> what to do here
+# function -> an argument in JAX -> what to do here
 ARGUMENTS: dict[str, dict[str, str]] = {
     "jit": {
         "backend": "ts.init(platform=...) says on what programs run",
@@ -182,7 +182,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
 
 
 def no_attribute(x: Any, name: str) -> NoReturn:
-    """The `__getattr__` of arrays: raises AttributeError that says what to use in place of one of `jax.Array`'s.
+    """The `__getattr__` of arrays: raises AttributeError with a replacement for an attribute of `jax.Array`.
 
     Example:
         >>> no_attribute(torch.zeros(1), "astype")
@@ -193,13 +193,13 @@ def no_attribute(x: Any, name: str) -> NoReturn:
     instead = OF_ARRAYS.get(name, "")
     raise AttributeError(
         message(f"{type(x).__name__!r} object has no attribute {name!r}", try_=instead),
-        name=None if instead else name,  # by it Python prints a similar name, beside what to use
+        name=None if instead else name,  # with a name Python suggests a similar one, in addition to the hint
         obj=None if instead else x,
     )
 
 
 def names_of(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
-    """The `__getattr__` of a module: raises AttributeError that says what to use in place of a missing name."""
+    """The `__getattr__` of a module: raises AttributeError with a replacement for a missing name."""
 
     def missing(name: str) -> NoReturn:
         short = module.replace("tinyshard", "ts")
@@ -216,7 +216,7 @@ def names_of(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
 
 
 def _of_torch(name: str) -> str:
-    """What to do with a name of torch's own; "" for any other.
+    """The replacement of a name of torch; "" for any other name.
 
     Example:
         >>> _of_torch("einsum"), _of_torch("zeros"), _of_torch("float32"), _of_torch("result_type")
@@ -239,11 +239,11 @@ def _of_torch(name: str) -> str:
 
 
 def check_others(function: Callable[..., Any], others: Mapping[str, Any]) -> None:
-    """Raise DtypeError for arguments that a function or class does not take, but for those that would have no effect.
+    """Raise DtypeError for arguments that a function or class does not take, except those without an effect.
 
     Args:
-        function: it collects them as `others`.
-        others: these.
+        function: the function that collects them as `others`.
+        others: the arguments.
     """
     what = function.__name__
     for name, value in others.items():

@@ -1,4 +1,4 @@
-"""Keys of caches: what the arguments of an op are known by."""
+"""Keys of caches, made from the arguments of an op."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BY_TEXT = (float, complex)  # -0.0 equals 0.0, and nan equals nothing
 
 
 def frozen(tree: Any) -> Any:
-    """A key for a tree of arguments: it can be hashed, and tells 1, 1.0 and True apart, and -0.0 from 0.0.
+    """A hashable key for a tree of arguments, which distinguishes 1, 1.0 and True, and -0.0 and 0.0.
 
     Example:
         >>> frozen([1, 2.0]) == frozen([1.0, 2]), frozen({"dim": -1}) == frozen({"dim": -1})
@@ -25,5 +25,5 @@ def frozen(tree: Any) -> Any:
 
 
 def frozen_leaf(x: Any) -> Any:
-    """The same for a value that holds no others."""
+    """The key for a single value."""
     return (type(x), repr(x) if isinstance(x, _BY_TEXT) else x)

@@ -1,7 +1,8 @@
-"""Where each block of a tensor is: the one plain value that every sharding reduces to.
+"""Where each block of a tensor is: a plain value that every sharding reduces to.
 
 A Layout names the devices in order, splits their number into axes (as 8 = 4 * 2), and says for each dim of a
-tensor which axes cut it. Axes that cut nothing hold copies. With devices 0..7, axes (4, 2) and dims ((0,), (1,)):
+tensor which axes cut it. Along an axis that cuts no dim there are copies. With devices 0..7, axes (4, 2) and dims
+((0,), (1,)):
 
     rows cut in 4, columns in 2    the device at position 5 = 2 * 2 + 1 is at (2, 1): row block 2, column block 1
 
@@ -26,7 +27,7 @@ class Layout:
         devices: device ids in mesh order (row-major over `axes`).
         axes: sizes whose product is `len(devices)`.
         dims: for each tensor dim, the axes that cut it, most significant first; an axis cuts at most one dim.
-        platform: what the devices are, for pictures ("cpu", "gpu").
+        platform: of the devices, for pictures ("cpu", "gpu").
 
     Example:
         >>> rows = Layout(devices=(0, 1, 2, 3), axes=(2, 2), dims=((0,), ()))
@@ -51,7 +52,7 @@ class Layout:
 
     @property
     def free_axes(self) -> Axes:
-        """The axes that cut no dim; along them lie copies."""
+        """The axes that cut no dim: along them the devices hold copies."""
         used = {a for cut in self.dims for a in cut}
         return tuple(a for a in range(len(self.axes)) if a not in used)
 
@@ -77,7 +78,7 @@ class Layout:
         return tuple(reversed(out))
 
     def block(self, position: int) -> tuple[int, ...]:
-        """Which block along each dim the device at `position` holds."""
+        """The number of the block along each dim that the device at `position` holds."""
         coordinates = self.coordinates(position)
         return tuple(_digits(coordinates, self.axes, cut) for cut in self.dims)
 
@@ -100,7 +101,7 @@ class Layout:
         return {block: tuple(sorted(found[block])) for block in sorted(found)}
 
     def positions(self) -> dict[tuple[int, ...], int]:
-        """Block -> position of the first device that holds it (the one that is asked for the block)."""
+        """Block -> position of the first device that holds it (from which the block is read)."""
         found: dict[tuple[int, ...], int] = {}
         for position in range(len(self.devices)):
             found.setdefault(self.block(position), position)
@@ -126,7 +127,7 @@ def replicated(devices: Sequence[int], ndim: int, platform: str = "cpu") -> Layo
 
 
 def coarsest(layout: Layout) -> Layout:
-    """The same placement with as few axes as can be; equal placements over one device order give equal values.
+    """The same placement with as few axes as possible; equal placements over one device order give equal values.
 
     Example:
         >>> coarsest(Layout((0, 1, 2, 3), (2, 1, 2), ((0, 2),)))

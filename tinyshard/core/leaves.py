@@ -15,17 +15,17 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tre
 
 
 def is_opaque_leaf(x: Any) -> bool:
-    """Whether x is such a value."""
+    """Whether x is a leaf here but a container to torch."""
     return hasattr(x, "_placed")
 
 
 def is_leaf(x: Any) -> bool:
-    """Where to stop, for trees in which such a value, and None, are leaves. There are as many as torch's own."""
+    """An `is_leaf` for trees in which such a value, and None, are leaves. The count of leaves is that of torch."""
     return x is None or is_opaque_leaf(x)
 
 
 class _Empty:
-    """Stands for None in a tree that torch flattens: a container without leaves, which is put back as None."""
+    """Replaces None in a tree that torch flattens: a container without leaves, which is restored as None."""
 
 
 _pytree.register_pytree_node(
@@ -39,7 +39,7 @@ def without_none(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any
 
     Args:
         tree: any value.
-        is_leaf: what of it is a leaf though it is a container; None itself, if it holds for None.
+        is_leaf: whether a container, or None, is a leaf.
 
     Example:
         >>> tree_leaves(without_none({"w": 1, "bias": None}))
@@ -51,12 +51,12 @@ def without_none(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any
 
 
 def stops_at(is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
-    """What is a leaf of a tree of `without_none`: keys, and what `is_leaf` says."""
+    """An `is_leaf` for a tree of `without_none`: keys, and those of the given `is_leaf`."""
     return lambda x: x is not _EMPTY and (is_opaque_leaf(x) or (is_leaf is not None and is_leaf(x)))
 
 
 def named_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tuple[str, Any]]:
-    """Each leaf with the way to it; where a container was registered without keys, with its number.
+    """Each leaf with the path to it; with its number if a container was registered without keys.
 
     Example:
         >>> named_leaves({"w": [1, 2]})
@@ -64,12 +64,12 @@ def named_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> lis
     """
     try:
         return [(keystr(path), leaf) for path, leaf in tree_flatten_with_path(tree, is_leaf)[0]]
-    except ValueError:  # torch has no way to a leaf through a container without flatten_with_keys_fn
+    except ValueError:  # torch has no path to a leaf through a container without flatten_with_keys_fn
         return [(f"[leaf {i}]", leaf) for i, leaf in enumerate(tree_leaves(tree, is_leaf))]
 
 
 def dotted(path: Sequence[Any]) -> str:
-    """The way to a leaf as torch names a parameter of a module.
+    """The path to a leaf as torch names a parameter of a module.
 
     Example:
         >>> dotted(tree_flatten_with_path({"layers": [{"weight": 1}]})[0][0][0])
@@ -79,7 +79,7 @@ def dotted(path: Sequence[Any]) -> str:
 
 
 def first_fitting(names: Iterable[str], patterns: Iterable[str]) -> tuple[dict[str, str | None], list[str]]:
-    """For each name the first pattern that fits it, None if none does; and the patterns that fit no name.
+    """For each name the first pattern that matches it, or None; and the patterns that match no name.
 
     Example:
         >>> first_fitting(["0.weight", "0.bias"], ["*.bias", "1.*"])
@@ -91,5 +91,5 @@ def first_fitting(names: Iterable[str], patterns: Iterable[str]) -> tuple[dict[s
 
 
 def shapes_of(tree: Any) -> list[tuple[int, ...]]:
-    """The shape of each leaf as its user sees it; () for one that has none."""
+    """The shape of each leaf as the user sees it; () for one without a shape."""
     return [tuple(getattr(x, "shape", ())) for x in tree_leaves(tree, is_leaf=is_leaf)]

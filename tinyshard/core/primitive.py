@@ -1,28 +1,28 @@
-"""Primitives: the ops of tinyshard's own, each a class with all its rules.
+"""Primitives: the ops that tinyshard defines, each a class with all its rules.
 
-A primitive is one op of torch's, so that a trace records it, with the rules that torch asks for and those that this
-package's interpreters of a graph ask for.
+A primitive is a torch op, so that a trace records it, with the rules that torch needs and those that this
+package's interpreters of a graph need.
 
-    rule        asked for by                                                    if there is none
-    abstract    a trace: shape and dtype of the results                         `define` was given one
-    run         a call outside of a trace                                       `define` was given one
+    rule        used by                                                         if there is none
+    abstract    a trace: shape and dtype of the results                         `define` was passed one
+    run         a call outside of a trace                                       `define` was passed one
     transpose   grad: from the gradients of the results to those of the operands
     jvp         jvp: from the tangents of the operands to those of the results
     batch       vmap
-    save        transpose and jvp: what is kept of operands and results for them    nothing is
-    has_effect  dead code: whether it stays although no op uses its results         it goes
+    save        transpose and jvp: the operands and results that they need      none is saved
+    has_effect  dead code: whether it stays although no op uses its results     it is removed
     replay      a graph that is run again, to be differentiated or vmapped      the op is called again
     partition   `compile.spmd`: on whole tensors, a part of a program           as an op of torch
     inline      `primitives.inlining`: on shards, inside of a manual region     as an op of torch
     typed       `arrays.explicit`: how its results are cut                  as an op of torch
     varies      `primitives.varying`: along which axes the results differ       as the operands do
     shardings   the device assignment of a function with it
-    goal        the axes of its program: a layout that these must say if `fixes_axes`, else if they can
-    graphs      who looks for primitives: the graphs that it holds              it holds none
+    goal        the axes of its program: a layout that they must express if `fixes_axes`, else if they can
+    graphs      searches for primitives: the graphs that it contains            it contains none
     text        `compile.text`: a line of a graph's text                        as an op of torch
 
-`bind` calls a primitive at every level of torch.func and within any trace. A torch op takes tensors and numbers only:
-so what a primitive takes besides is represented by a number.
+`bind` calls a primitive at every level of torch.func and within any trace. A torch op takes only tensors and numbers,
+so any other argument of a primitive is represented by a number.
 
     handle = primitive.handle(NamedSharding(mesh, P("a")))      a number, the same for an equal object
 
@@ -44,7 +44,7 @@ from tinyshard.core.current_trace import is_tracing, keep
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 
-P = TypeVar("P")  # what a primitive takes beside tensors: a frozen value that can be hashed
+P = TypeVar("P")  # the params of a primitive, beside tensors: a frozen, hashable value
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ _by_op: dict[Any, Rules] = {}
 
 
 def define(schema: str, run: Any, shape: Any) -> Any:
-    """Define an op of torch's.
+    """Define a torch op.
 
     Args:
         schema: as torch writes it, "fold_in(Tensor key, Tensor number) -> Tensor".
@@ -70,20 +70,20 @@ def define(schema: str, run: Any, shape: Any) -> Any:
 
 
 def primitive_of(op: Any) -> Rules | None:
-    """The rules of an op of this package's own; None for one of torch's."""
+    """The rules of an op that this package defines; None for one of torch's."""
     return _by_op.get(op)
 
 
 @dataclass(frozen=True, eq=False)  # no slots: Python 3.12.3 leaves out weakref_slot in a generic class
 class Handle(Generic[T]):
-    """An object and its number, which stands for it in a graph."""
+    """An object and its number, which represents it in a graph."""
 
     value: T
     number: int
 
 
 class Handles(Generic[T]):
-    """The objects of one op that are in use, by number."""
+    """The live objects of one op, by number."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class Handles(Generic[T]):
         self._by_value: weakref.WeakValueDictionary[Any, Handle[T]] = weakref.WeakValueDictionary()
 
     def handle(self, value: T) -> Handle[T]:
-        """The handle of an object that can be hashed; equal objects share one. The caller keeps it alive."""
+        """The handle of a hashable object; equal objects share one. The caller keeps it alive."""
         with self._lock:
             found = self._by_value.get(value)
             if found is None:
@@ -101,19 +101,19 @@ class Handles(Generic[T]):
             return found
 
     def own(self, value: T) -> Handle[T]:
-        """A handle for an object that keeps it, as a region does: as a key of the table it would never be dropped."""
+        """A handle for an object that refers to it, as a region does: the table would keep such an object for ever."""
         with self._lock:
             handle = Handle(value, next(self._count))
             self._by_number[handle.number] = handle
             return handle
 
     def value(self, number: int) -> T:
-        """The object that a number stands for."""
+        """The object of a number."""
         return self._by_number[number].value
 
 
 class Rules:
-    """What the interpreters of a graph do with one op.
+    """The rules by which the interpreters of a graph process one op.
 
     Attributes:
         op: the op.
@@ -128,11 +128,11 @@ class Rules:
         return self.op(*args, **kwargs)
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Write the op into a program; NotImplemented where it is written as an op of torch is."""
+        """Write the op into a program; NotImplemented if it is written like a torch op."""
         return NotImplemented
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Write the op on shards into a program; NotImplemented where it is written as an op of torch is."""
+        """Write the op on shards into a program; NotImplemented if it is written like a torch op."""
         return NotImplemented
 
     def has_effect(self, args: Sequence[Any]) -> bool:
@@ -152,7 +152,7 @@ class Rules:
         return frozenset().union(*given)
 
     def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str] | None:
-        """The lines of a graph's text, `result` being "%3: f32[8] ="; None for a line as an op of torch has."""
+        """The lines of a graph's text, `result` being "%3: f32[8] ="; None for the line of a torch op."""
         return None
 
 
@@ -162,8 +162,8 @@ class Primitive(Rules, Generic[P]):
     Attributes:
         name: of the op.
         several: whether it takes and returns a list of tensors; else it takes and returns one.
-        fixes_axes: whether the axes of a program are chosen by its goal before the layouts of the operands.
-        asks: whether the devices ask for a value, on which it depends what they run.
+        fixes_axes: whether its goal determines the axes of a program before the layouts of the operands do.
+        asks: whether the devices read a value to choose what they run.
     """
 
     name: ClassVar[str]
@@ -194,17 +194,17 @@ class Primitive(Rules, Generic[P]):
         """Keep in `ctx` what `transpose` and `jvp` need: `ctx.params` is there."""
 
     def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
-        """From the gradients of the results those of the operands, None for one without."""
+        """Compute the gradients of the operands from those of the results; None for an operand without one."""
         raise NotImplementedError
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
-        """From the tangents of the operands those of the results."""
+        """Compute the tangents of the results from those of the operands."""
         raise NotImplementedError
 
     def batch(
         self, params: P, size: int, dims: Sequence[int | None], *xs: torch.Tensor
     ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
-        """The op on operands of which some have one more dim: the results, and where each has it."""
+        """Apply the op to operands, some with one more dim: the results, and the position of that dim in each."""
         raise NotImplementedError
 
     def shardings(self, params: P) -> Sequence[Any]:
@@ -212,11 +212,11 @@ class Primitive(Rules, Generic[P]):
         return ()
 
     def goal(self, params: P, ndim: int) -> Layout | None:
-        """A layout that the axes of a program are chosen by; `ndim` is of the result."""
+        """A layout that determines the axes of a program; `ndim` is that of the result."""
         return None
 
     def graphs(self, params: P) -> Sequence[torch.fx.GraphModule]:
-        """The graphs on whole tensors that it holds, as the body of a loop: their primitives have goals, too."""
+        """The graphs on whole tensors that it contains, as the body of a loop: their primitives have goals, too."""
         return ()
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -224,7 +224,7 @@ class Primitive(Rules, Generic[P]):
         outputs = self.bind(self.params(args), *(args[0] if self.several else args[:1]))
         return outputs if self.several else outputs[0]
 
-    # ---- what all have alike ----------------------------------------------------------------------------------
+    # ---- common to all ----------------------------------------------------------------------------------------
 
     def bind(self, params: P, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Call the primitive: recorded in a trace, transformed by its rules, else run."""
@@ -239,11 +239,11 @@ class Primitive(Rules, Generic[P]):
         return tuple(self.op(list(xs), handle.number)) if self.several else (self.op(*xs, handle.number),)
 
     def handle(self, params: P) -> Handle[P]:
-        """What stands for the params in a graph, which has to keep it."""
+        """The handle of the params in a graph, which must keep it alive."""
         return self._handles.handle(params)
 
     def params(self, args: Sequence[Any]) -> P:
-        """What the number among the arguments of a node stands for."""
+        """The params of a node, from the number among its arguments."""
         return self._handles.value(args[1])
 
     def nodes(self, module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, P]]:
@@ -251,7 +251,7 @@ class Primitive(Rules, Generic[P]):
         return ((node, self.params(node.args)) for node in module.graph.nodes if node.target is self.op)
 
     def _on_values(self, xs: Any, params: int) -> Any:
-        """On tensors that the traced function makes: what matters is the shape, the values are made on the devices."""
+        """On tensors that the traced function makes: only the shape matters, the devices compute the values."""
         outputs = [torch.zeros(m.shape, dtype=m.dtype) for m in self._abstract(xs, params)]
         return outputs if self.several else outputs[0]
 
@@ -336,7 +336,7 @@ class _Bind(torch.autograd.Function):
 
 
 def bound_in(module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, Primitive[Any], Any]]:
-    """The primitives in a graph and in the graphs that these hold, in order: the node, the primitive, its params."""
+    """The primitives in a graph and in the graphs inside them, in order: the node, the primitive, its params."""
     for node in module.graph.nodes:
         primitive = _by_op.get(node.target)
         if isinstance(primitive, Primitive):

@@ -1,8 +1,8 @@
-"""Program: what every device runs on its own shard. Plain data, sent to a worker once and then called by number.
+"""Program: the steps that every device runs on its own shard. Plain data, sent to a worker once, then called by number.
 
 A program is a list of steps in order, the same on every device. A step is an aten op on local shards, one of the
 collectives of `tinyshard.core.collectives`, which name the axes along which devices exchange blocks, or control flow,
-which holds programs of its own: the body of a loop, the branches of a condition.
+which contains programs: the body of a loop, the branches of a condition.
 
     x of f32[8, 4], rows cut in 4           %0: f32[2, 4] = input
     x.sum(0)                                %1: f32[4] = aten.sum.dim_IntList(%0, [0])
@@ -46,7 +46,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A tensor that stands in the function's code: it is sent with the program, once."""
+    """A constant tensor of the function: it is sent with the program, once."""
 
     values: torch.Tensor
 
@@ -63,7 +63,7 @@ class Eqn:
         args: Values, numbers, dtypes, and lists of these.
         kwargs: likewise, by name.
         results: numbers of the values it makes; -1 for a result that is None.
-        bodies: of control flow the programs that it runs, on the same devices and axes, with values of their own.
+        bodies: for control flow the programs that it runs, on the same devices and axes, with their own values.
     """
 
     op: str
@@ -74,7 +74,7 @@ class Eqn:
 
     @property
     def is_torch_op(self) -> bool:
-        """Whether an op of torch's registry computes it; else it is a collective, a literal, an effect or a loop."""
+        """Whether an op in torch's registry computes it; else it is a collective, a literal, an effect or a loop."""
         return "." in self.op
 
     @property
@@ -89,8 +89,8 @@ class Reason:
 
     Attributes:
         op: the op that needs it.
-        why: what the op needs, or why no rule keeps the operand sharded.
-        where: the line of the user's that called the op; None where that is the line that calls the program.
+        why: the layout that the op needs, or why no rule keeps the operand sharded.
+        where: the user's line that called the op; None where that is the line that calls the program.
     """
 
     op: str
@@ -108,17 +108,17 @@ class Program:
         num_inputs: values 0 .. num_inputs - 1 are the inputs.
         steps: the steps in order.
         outputs: numbers of the values that it returns.
-        metas: local shape and dtype of each value; None where only running tells.
+        metas: local shape and dtype of each value; None if its shape depends on values.
         reasons: for each step that gathers an operand of an op (its position among the steps, why).
-        default_dtype: torch's default dtype when it was made, which decides what ops make of ints and Python floats.
-        number: tells programs apart, so that each is sent to a worker once.
+        default_dtype: torch's default dtype when it was made, which ops use for ints and Python floats.
+        number: identifies the program, so that it is sent to a worker once.
         foreign: ops that workers may not know, each with the user's line; None where that is the line of the call.
         lines: for each step the user's line that called its op; None where that is the line of the call.
         effects: of its steps and of those in bodies; on a device their numbers.
         cuts: for each value how its tensor is cut; None where each device has a value of its own.
         checks_nans: whether a step that makes a NaN raises.
         communicates: whether any step exchanges data between devices.
-        largest_nbytes: size of its largest value; infinite where only running tells.
+        largest_nbytes: size of its largest value; infinite if a shape depends on values.
     """
 
     devices: tuple[int, ...]
@@ -145,7 +145,7 @@ class Program:
         object.__setattr__(self, "largest_nbytes", max([*sizes, *within], default=0))
 
     def made_by(self, step: Eqn) -> str:
-        """What a step makes, in words: "%5: f32[16, 4]"."""
+        """The results of a step as text: "%5: f32[16, 4]"."""
         return ", ".join(f"{Value(n)}: {self.metas[n] or '?'}" for n in step.results if n >= 0)
 
 
@@ -163,16 +163,16 @@ def values_in(tree: Any) -> Iterator[Value]:
 
 @dataclass
 class Builder:
-    """A Program in the making.
+    """Builds a Program.
 
     Attributes:
-        free: inputs that are not on the devices yet: the first op that takes one says how it should be put there.
+        free: inputs that are not on the devices yet: the first op that takes one determines its layout.
         wanted: for each free input that has been taken, the axes that should cut each dim.
         copies: values that were already brought to another layout, so that two ops share one exchange.
         reordered: values that show the dims of another value in another order: how, a `partition.reshard.Reordered`.
         reasons: why a step gathers an operand, by its position among the steps.
         foreign: ops that workers may not know, with the user's line of the first step of each.
-        lines: for each step what `where` was.
+        lines: for each step the value of `where`.
         effects: of the steps so far.
         cuts: how the tensor of a value is cut, where that is known.
         where: the user's line that called the op which is being written; None outside of a trace.
@@ -223,12 +223,12 @@ class Builder:
         return results
 
     def literal(self, values: torch.Tensor) -> int:
-        """Add a step that makes a tensor of the function's code, whole on every device; returns its number."""
+        """Add a step that makes a constant tensor, whole on every device; returns its number."""
         held = values.detach()
         return self.emit("literal", (Literal(held),), {}, [ShapedType(tuple(held.shape), held.dtype)])[0]
 
     def once(self, key: Any, emit: Callable[[], T]) -> T:
-        """What `emit` gives, made once for a key, so that two steps of a program share it."""
+        """The result of `emit`, called once per key, so that two steps of a program share it."""
         if key not in self.copies:
             self.copies[key] = emit()
         value: T = self.copies[key]
@@ -236,7 +236,7 @@ class Builder:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """A block whose steps share nothing with those outside, though they may compute the same."""
+        """A block whose steps do not share results with those outside, though they may compute the same."""
         outside, self.copies = self.copies, {}
         try:
             yield

@@ -1,11 +1,11 @@
-"""Progress: in a notebook, one line says what a first call or a wait has been doing for two seconds, until it is over.
+"""Progress: in a notebook, a first call or a wait that takes over two seconds shows one line until it ends.
 
-    with doing("tracing step"):     around what may take long, never on the path of a call like an earlier one
+    with doing("tracing step"):     around a task that may be slow, never on the path of a cached call
         while it_goes_on:
-            still_doing()           now and then, in the main thread: no other thread draws
+            still_doing()           from time to time, in the main thread: no other thread draws
 
-`show` is the front end: it gets the line, or None when it is over. By default that is tqdm's, in a notebook whose page
-can answer questions; scripts, nbval and nbconvert show nothing.
+`show` is the front end: it gets the line, or None at the end. By default it uses tqdm, in a notebook that can
+prompt for input; scripts, nbval and nbconvert show nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVERY_S = 0.5
 class _Task:
     what: str
     since_s: float
-    next_s: float  # when it is shown
+    next_s: float  # when it will be shown
     is_shown: bool = False
 
 
@@ -37,7 +37,7 @@ _task: _Task | None = None
 
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Say what the main thread does in this block; one block within another is part of it, and says nothing.
+    """Describe the main thread's task in this block; a nested block is part of the outer one, and shows nothing.
 
     Args:
         what: "tracing step".
@@ -57,7 +57,7 @@ def doing(what: str) -> Iterator[None]:
 
 
 def still_doing() -> None:
-    """Say that it goes on; shows the line if it is time to."""
+    """Report that it continues; shows the line if it is time."""
     task = _task
     if task is None or (now_s := time.monotonic()) < task.next_s:
         return
@@ -68,11 +68,11 @@ def still_doing() -> None:
 
 
 def _show_in_notebook(line: str | None) -> None:
-    """Draw a line below the cell, or take it away."""
+    """Draw a line below the cell, or remove it."""
     kernel = getattr(ipython_shell(), "kernel", None)
-    if not getattr(kernel, "_allow_stdin", False):  # the page that runs this cell: nbval and nbclient answer nothing
+    if not getattr(kernel, "_allow_stdin", False):  # nbval and nbclient cannot prompt for input
         return
-    with contextlib.suppress(Exception):  # without tqdm there is no line; nor may one that fails end what goes on
+    with contextlib.suppress(Exception):  # without tqdm there is no line; an error of the line must not end the task
         if line is not None:
             _bar().set_description_str(line)
         elif _bar.cache_info().currsize:

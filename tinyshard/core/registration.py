@@ -1,4 +1,4 @@
-"""Classes of one's own as trees: dataclasses whose fields are children or static, and classes without leaves."""
+"""The user's classes as trees: dataclasses whose fields are children or static, and classes without leaves."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def register_dataclass(
     meta_fields: Sequence[str] | None = None,
     drop_fields: Sequence[str] = (),
 ) -> type[T]:
-    """Makes the instances of a class trees; also as a decorator of a dataclass.
+    """Register a class whose instances are trees; also a decorator of a dataclass.
 
     Args:
-        nodetype: a class that is made of its fields by name.
+        nodetype: a class whose constructor takes its fields by name.
         data_fields: the fields that are children. By default those of a dataclass whose metadata do not say
             `static=True`.
-        meta_fields: the fields that are static: part of the tree's structure, and in jit of what decides on the trace.
+        meta_fields: the fields that are static: part of the tree's structure, and in jit of the signature.
         drop_fields: fields that are left out.
 
     Returns:
         The class.
 
     Raises:
-        DtypeError: not a class; no fields are given and it is no dataclass; the fields are not all of its own.
+        DtypeError: not a class; no fields are passed and it is not a dataclass; a field that it does not have.
         ValueError: the class is registered already.
 
     Communication: none.
@@ -77,7 +77,7 @@ def register_dataclass(
 
 
 def register_static(cls: type[T]) -> type[T]:
-    """Makes the instances of a class trees without leaves: part of the structure, and in jit static.
+    """Register a class whose instances are trees without leaves: part of the structure, and in jit static.
 
     Args:
         cls: a class whose instances can be hashed and compared.

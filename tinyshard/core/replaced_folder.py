@@ -1,7 +1,7 @@
-"""A folder that is replaced as a whole: whoever looks finds the old one or the new one, whatever is killed when.
+"""A folder that is replaced atomically: a reader finds the old one or the new one, even if a process is killed.
 
-The new one is written beside it, and takes its name in one step: Linux and macOS exchange two names. Where a file
-system cannot, the old one is first renamed; if the process is killed between the two, the old one has that name.
+The new one is written beside it, and takes its name in one step: Linux and macOS can swap two names. If a file
+system cannot, the old one is first renamed; if the process is killed between the two steps, it keeps that name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _RENAME_SWAP = 2  # macOS
 
 @contextlib.contextmanager
 def replacing(folder: Path, is_own: Callable[[Path], bool]) -> Iterator[Path]:
-    """An empty folder, which takes the place of `folder` at the end of the block; not if the block raises.
+    """An empty folder, which replaces `folder` at the end of the block; not if the block raises.
 
     Args:
-        folder: need not be there; its parents are made.
-        is_own: whether a file may be deleted; a folder with any other one is not replaced.
+        folder: need not exist; its parents are made.
+        is_own: whether a file may be deleted; a folder with any other file is not replaced.
 
     Raises:
-        FileError: `folder` holds other files, or is one; or the system did not let it.
+        FileError: `folder` contains other files, or is a file; or the operating system refused.
     """
     folder = Path(os.path.realpath(folder))
     _check_replaceable(folder, is_own)
@@ -54,7 +54,7 @@ def replacing(folder: Path, is_own: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def take_place(new: Path, folder: Path) -> None:
-    """Give a folder the name of another one, if that is there; then the other one has the first's name, or is gone."""
+    """Give a folder the name of another one; if that exists, it then has the first one's name, or is deleted."""
     if not folder.exists():
         os.rename(new, folder)
     elif not exchanged(new, folder):
@@ -65,7 +65,7 @@ def take_place(new: Path, folder: Path) -> None:
 
 
 def exchanged(a: Path, b: Path) -> bool:
-    """Exchange two names in one step; False where the system or the file system cannot."""
+    """Swap two names in one step; False if the system or the file system cannot."""
     names = os.fsencode(a), os.fsencode(b)
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "renameat2"):
         return bool(libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
@@ -80,13 +80,13 @@ def before(folder: Path) -> Path:
 
 
 def present(folder: Path) -> Path:
-    """Where the folder is: under its name, or, after a kill between two renames, under the other one."""
+    """The path of the folder: its name, or, after a kill between two renames, the other one."""
     folder = Path(os.path.realpath(folder))
     return before(folder) if not folder.exists() and before(folder).exists() else folder
 
 
 def sync(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system lets one."""
+    """Flush the names in a folder to disk, where the system can."""
     with contextlib.suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -96,7 +96,7 @@ def sync(folder: Path) -> None:
 
 
 def _drop_remains(folder: Path) -> None:
-    """Delete what killed processes of this machine have left, once the folder itself is there."""
+    """Delete leftovers of killed processes of this machine, once the folder itself exists."""
     if folder.exists():
         shutil.rmtree(before(folder), ignore_errors=True)
     elif before(folder).exists():

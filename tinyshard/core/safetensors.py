@@ -2,8 +2,8 @@
 
 8 bytes length of the header | header | the tensors' bytes, row-major and little-endian, one after the other
 
-The header gives each tensor's dtype, shape, and place among those bytes. A tensor may be a block of a larger one: then
-the header says at which element of each dim the block begins, as torch.distributed.checkpoint writes it.
+The header has each tensor's dtype, shape, and position in those bytes. A tensor may be a block of a larger one: then
+the header has the block's offset in each dim, as torch.distributed.checkpoint writes it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tinyshard.core.errors import FileError
 
 SUFFIX = ".safetensors"
 _LENGTH = struct.Struct("<Q")
-_MOST_HEADER_NBYTES = 100 << 20  # as the format has it
+_MOST_HEADER_NBYTES = 100 << 20  # the format's limit
 _ALIGNED_TO = 8
 
-# the format's name of each dtype. It has none for all complex ones: they are stored as pairs of reals
+# the format's name of each dtype. It lacks some complex ones: complex values are stored as pairs of reals
 NAMES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -61,7 +61,7 @@ class Stored:
         start: where its bytes begin in the file.
         dtype: its dtype in the file.
         shape: its shape.
-        offsets: at which element of each dim of the whole it begins.
+        offsets: its first element along each dim of the whole.
     """
 
     start: int
@@ -77,7 +77,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Head:
-    """What stands in a file before the tensors' bytes.
+    """The part of a file before the tensors' bytes.
 
     Attributes:
         data: these bytes.
@@ -125,7 +125,7 @@ def read_head(path: str) -> dict[str, Stored]:
     """Where each tensor of a file is.
 
     Raises:
-        FileError: it is not such a file, or it is cut.
+        FileError: it is not a file of this format, or it is cut.
     """
     nbytes = os.path.getsize(path)
     try:

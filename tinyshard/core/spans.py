@@ -1,9 +1,9 @@
-"""Spans: what the controller does while a trace of `ts.profiler` is on.
+"""Spans: the controller's activities while a trace of `ts.profiler` is on.
 
     @spanned("plan", lambda graph, *_: ...)      a function whose calls are recorded while a log is open
-    open_log(log)                                from now on; None: not any more
+    open_log(log)                                start recording; None stops it
 
-A span is noted when it ends, so an inner one stands before the one around it.
+A span is recorded when it ends, so an inner one comes before the one around it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-# a trace keeps so many spans of the controller
+# a trace keeps this many spans of the controller
 MOST_SPANS = 1 << 17
 
 P = ParamSpec("P")
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that the controller did.
+    """One activity of the controller.
 
     Attributes:
         kind: "trace", "plan", "dispatch", "put" or "wait".
-        name: of what, as the name of a function; "" if it has none.
+        name: of the function or other object; "" if it does not have one.
         start_ns, end_ns: by the monotonic clock.
         where: the user's line.
-        call: of a dispatch the call and its program, in a trace that is over the call's number; else None.
+        call: for a dispatch the call and its program, after the trace the call's number; else None.
     """
 
     kind: str
@@ -46,9 +46,9 @@ class Log:
     """The spans of one trace.
 
     Attributes:
-        where: returns the user's line that runs now.
+        where: returns the user's present line.
         spans: in the order in which they ended.
-        dropped: how many came after there were `MOST_SPANS`.
+        dropped: how many were dropped after `MOST_SPANS`.
     """
 
     where: Callable[[], Any]
@@ -67,13 +67,13 @@ _open: Log | None = None
 
 
 def open_log(log: Log | None) -> None:
-    """Record from now on; None to end that."""
+    """Start recording; None stops it."""
     global _open
     _open = log
 
 
 def current_log() -> Log | None:
-    """Where spans are recorded now; None while no trace is on."""
+    """The present log of spans; None while no trace is on."""
     return _open
 
 
@@ -82,7 +82,7 @@ def spanned(kind: str, name: Callable[..., str] = lambda *_: "") -> Callable[[Ca
 
     Args:
         kind: of the spans.
-        name: from the function's positional arguments, what it is done with.
+        name: computes a span's name from the function's positional arguments.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

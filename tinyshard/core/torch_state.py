@@ -1,9 +1,9 @@
-"""What a thread has of torch's modes, levels of torch.func, and keys of its dispatcher.
+"""A thread's torch modes, levels of torch.func, and keys of torch's dispatcher.
 
 with outside_trace():   outside of the trace, of torch's modes, and of the levels of torch.func
 with default_keys():    outside of an op, for torch's dispatcher
-with guards_ended():    an error holds no guard of torch's dispatcher
-state_to_carry()        what a thread of a trace has of its caller's
+with guards_ended():    an error keeps no guard of torch's dispatcher
+state_to_carry()        the caller's state that the thread of a trace gets
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.users_code import TORCH
 
-# Within an op on Arrays torch's dispatcher passes over keys: it would take an Array for a plain tensor, and kernels
-# that call other ops (`linalg.pinv`) would go wrong
+# Within an op on Arrays torch's dispatcher skips keys: it would treat an Array as a plain tensor, and kernels
+# that call other ops (`linalg.pinv`) would fail
 _INCLUDED = torch._C._dispatch_tls_local_include_set()
 _EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 _AUTOCASTS = ("cpu", "cuda")
 
 
 def default_keys() -> Any:
-    """A block in which torch's dispatcher looks as it does outside of any op."""
+    """A block in which torch's dispatcher is in its state outside of any op."""
     return torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED)
 
 
 @contextlib.contextmanager
 def outside_trace() -> Iterator[None]:
-    """In this block ops on tensors run as if nothing were traced or transformed around it."""
+    """A block in which ops on tensors run without the surrounding traces and transformations."""
     recorder, this_thread.recorder = this_thread.recorder, None
     modes: list[Any] = []
     try:
@@ -56,10 +56,10 @@ def outside_trace() -> Iterator[None]:
 
 @contextlib.contextmanager
 def guards_ended() -> Iterator[None]:
-    """A block whose error holds no guard of torch's dispatcher.
+    """A block whose error keeps no guard of torch's dispatcher.
 
-    A frame of torch's may hold one, and an error that came through it the frame: when the error is dropped, the guard
-    would put the dispatcher of that thread into the state in which the guard was made. So it ends here.
+    A torch frame may keep a guard, and an error that passed it keeps the frame: when the error is dropped, the guard
+    would reset the dispatcher of that thread to the state in which the guard was made. So it ends here.
     """
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(included, excluded):
@@ -79,7 +79,7 @@ def guards_ended() -> Iterator[None]:
 
 
 def state_to_carry() -> Callable[[], None]:
-    """What a thread of torch's has of its own, as a function that sets it in another thread."""
+    """torch's state of this thread, as a function that sets it in another thread."""
     modes = overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     has_grad = torch.is_grad_enabled()

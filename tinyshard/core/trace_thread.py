@@ -1,13 +1,14 @@
-"""Traces and plans run in a thread of their own, while the user's thread waits for them.
+"""Traces and plans run in their own thread, while the user's thread waits for them.
 
 torch's modes, the levels of torch.func and the keys of its dispatcher belong to a thread. Python runs signal handlers
-in the main thread: what one raises, as Ctrl-C's does, strikes there while torch is between two steps elsewhere. It is
-raised again in the trace's thread where torch can bear it: in a line of the user's, at the next op, or at the end.
+in the main thread: an error of a handler, as Ctrl-C's, is raised there while torch is between two steps in the other
+thread. It is raised again in the trace's thread where torch is consistent: in a line of the user, at the next op, or at
+the end.
 
     user's thread    f(x)  ── waits, shows progress ── Ctrl-C ─────────────────── KeyboardInterrupt
     trace's thread          trace f: line 1, line 2 ......... line 2 is struck ──┘
 
-What a trace changes for the whole process is in blocks, which the user's thread ends if it abandons the trace.
+A trace's changes to the whole process are in blocks, which the user's thread ends if it abandons the trace.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Block = Callable[[], contextlib.AbstractContextManager[Any]]
 
-_LOOK_EVERY_S = 0.05  # at a signal that another thread has received, and for a line of the user's to strike
+_LOOK_EVERY_S = 0.05  # for a signal that another thread has received, and for a line of the user to interrupt
 _MISSING = object()
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -41,17 +42,17 @@ _turn = threading.Lock()
 
 
 def in_trace_thread(*blocks: Block) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function that traces or plans: it runs in a thread of its own; within another such function, in its.
+    """Decorate a function that traces or plans: it runs in its own thread; within another one, in that thread.
 
     The thread has the caller's context variables, torch's function modes (a default device is one), grad mode and
     autocast. Context variables that the function sets are set for the caller when it ends. An error keeps its
     traceback, with the frames of both threads.
 
-    Ctrl-C ends the function at a line of the user's, or at the next op. A second Ctrl-C, before the function has
-    reacted to the first, abandons it: the caller goes on, and the function ends at its next op in the background.
+    Ctrl-C ends the function at a line of the user, or at the next op. A second Ctrl-C, before the function has
+    reacted to the first, abandons it: the caller continues, and the function ends at its next op in the background.
 
     Args:
-        blocks: what the function needs for the whole process, each entered once for a thread.
+        blocks: context managers of the function's changes to the process, each entered once per thread.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -71,21 +72,21 @@ def in_trace_thread(*blocks: Block) -> Callable[[Callable[P, T]], Callable[P, T]
 
 
 def raise_interruption() -> None:
-    """In the thread of a trace: raise what a signal handler has raised in the thread that waits, if one has."""
+    """In the thread of a trace: raise the error that a signal handler has raised in the waiting thread, if any."""
     task = this_thread.task
     if task is not None and task.interruption is not None:
         task.raise_interruption()
 
 
 def waiting_frame() -> FrameType | None:
-    """In the thread of a trace: the frame that waits for it."""
+    """In the thread of a trace: the waiting frame."""
     task = this_thread.task
     return None if task is None else task.waiting
 
 
 @contextlib.contextmanager
 def in_turn() -> Iterator[None]:
-    """A block that one thread at a time is in: torch's tracer is one for the process."""
+    """A block for one thread at a time: the process has one tracer of torch."""
     while not _turn.acquire(timeout=_LOOK_EVERY_S):
         if not this_thread.task.is_abandoned:
             raise_interruption()
@@ -96,13 +97,13 @@ def in_turn() -> Iterator[None]:
 
 
 class _Task:
-    """A function in a thread of its own.
+    """A function in its own thread.
 
     Attributes:
         waiting: the frame that waits for it.
-        interruption: what a signal handler has raised in the waiting thread, until it is raised in this one.
-        is_abandoned: whether nothing waits any more. Then each op raises the interruption.
-        is_transformed: whether torch.func transforms what waits.
+        interruption: the error of a signal handler in the waiting thread, until it is raised in this one.
+        is_abandoned: whether no thread waits any more. Then each op raises the interruption.
+        is_transformed: whether torch.func transforms the waiting call.
     """
 
     def __init__(self, function: Callable[[], Any], blocks: Sequence[Block]) -> None:
@@ -119,8 +120,8 @@ class _Task:
         self._debugger = sys.gettrace()
         self._result: Any = None
         self._error: BaseException | None = None
-        self._struck: tuple[BaseException, FrameType, int] | None = None  # what was raised in a line of the user's
-        self._guard = threading.RLock()  # in its thread what Python drops may be put back at any line
+        self._struck: tuple[BaseException, FrameType, int] | None = None  # the error raised in a line of the user
+        self._guard = threading.RLock()  # reentrant: its thread may put a dropped interruption back at any line
         self._is_over = False
         self._begins, self._ends = threading.Lock(), threading.Lock()  # free when it may begin, and when it is over
         self._begins.acquire()
@@ -130,7 +131,7 @@ class _Task:
     # ---- in the thread that waits -----------------------------------------------------------------------------
 
     def outcome(self) -> Any:
-        """Run it; returns or raises what comes of it."""
+        """Run it; returns its result or raises its error."""
         _watch_what_python_drops()
         try:
             self._thread.start()
@@ -150,7 +151,7 @@ class _Task:
             if variable.get(_MISSING) is not value:
                 variable.set(value)
         failure, self._error = self._error, None
-        if self.interruption is not None:  # it ended before
+        if self.interruption is not None:  # the function ended before it was raised
             failure, self.interruption = self.interruption, None
         elif self._struck is not None and type(failure) is type(self._struck[0]):  # the error of the handler itself
             failure = self._struck[0].with_traceback(failure.__traceback__)
@@ -163,7 +164,7 @@ class _Task:
             del failure  # its traceback refers to this frame
 
     def _interrupt(self, error: BaseException) -> None:
-        """Keep what a signal handler has raised, for the function; raise it if the function does not react."""
+        """Keep the error of a signal handler for the function; raise it here if the function does not react."""
         waits = self.interruption
         if self._is_stuck() or (waits is not None and isinstance(error, KeyboardInterrupt)):
             raise error
@@ -171,12 +172,12 @@ class _Task:
             self.interruption = error.with_traceback(None)
 
     def _strike(self) -> None:
-        """Raise what waits in the line that runs, if that is the user's."""
+        """Raise the pending interruption in the present line, if that is the user's."""
         frame = self._running_frame() if self.interruption is not None else None
         if frame is None or not is_users(frame):
             return
         with self._guard:
-            if self.interruption is not None and not self._is_over:  # the number of a thread may be another's later
+            if self.interruption is not None and not self._is_over:  # a later thread may get the same number
                 self._struck = self.interruption, frame, frame.f_lasti
                 _raise_in_thread(self._thread.ident, type(self.interruption))
                 self.interruption = self.interruption if self.is_abandoned else None
@@ -185,12 +186,12 @@ class _Task:
         return sys._current_frames().get(self._thread.ident or 0)
 
     def _is_stuck(self) -> bool:
-        """Whether the line that was struck has not ended yet, as where it waits in C."""
+        """Whether the interrupted line has not ended yet, because it waits in C."""
         frame = self._running_frame()
         return self._struck is not None and frame is not None and self._struck[1:] == (frame, frame.f_lasti)
 
     def _abandon(self) -> None:
-        """Go on without it. It ends at its next op; where it may be long until then, its blocks end now."""
+        """Continue without it. It ends at its next op; its blocks end now if that may take long."""
         with self._guard:
             self.is_abandoned = True
             if self.interruption is None:
@@ -206,11 +207,11 @@ class _Task:
     # ---- in the thread of the function ------------------------------------------------------------------------
 
     def body(self) -> None:
-        """What the thread runs."""
+        """The body of the thread."""
         this_thread.task = self
         try:
             try:
-                with self._begins:  # what a signal handler raises before is not for the function
+                with self._begins:  # an error of a signal handler before this is not for the function
                     pass
                 self._set_torch_state()
                 with self._blocks:
@@ -223,12 +224,12 @@ class _Task:
                 self._error = error
             with self._guard:
                 self._is_over = True
-        except BaseException as error:  # that was to strike a line of the user's
+        except BaseException as error:  # which was meant for a line of the user
             self._error, self._is_over = error, True
         self._ends.release()
 
     def put_back(self, kind: type[BaseException]) -> bool:
-        """Keep the interruption again if it is of this kind and was struck."""
+        """Keep the interruption again if this is the error that was raised for it."""
         with self._guard:
             if self._struck is None or kind is not type(self._struck[0]):
                 return False
@@ -250,7 +251,7 @@ class _Task:
             error = self.interruption
             self.interruption = error if self.is_abandoned else None
             is_out_of_turn = self.is_abandoned and in_turn not in self._entered
-        if is_out_of_turn:  # torch's tracer, which now ends, may be another's
+        if is_out_of_turn:  # torch's tracer, which now ends, may belong to another thread
             self._entered.add(in_turn)
             self._blocks.enter_context(in_turn())
         if error is not None:
@@ -261,7 +262,7 @@ _unraisable_of_before: Callable[[Any], Any] = sys.unraisablehook
 
 
 def _watch_what_python_drops() -> None:
-    """An interruption that strikes a finalizer, or the callback of a weak reference, is dropped: it is put back."""
+    """Put back an interruption that Python dropped in a finalizer, or in the callback of a weak reference."""
     global _unraisable_of_before
     if sys.unraisablehook is not _put_back:
         _unraisable_of_before, sys.unraisablehook = sys.unraisablehook, _put_back

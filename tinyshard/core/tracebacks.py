@@ -1,10 +1,10 @@
-"""Tracebacks: an uncaught error shows the user's own lines, and leaves out the frames of tinyshard and of torch.
+"""Tracebacks: an uncaught error shows the user's own lines, without the frames of tinyshard and torch.
 
-Only what is printed is short, by `sys.excepthook` or by IPython's shell: the error itself keeps every frame, for
-debuggers, pytest and `traceback.print_exc()`. An error that has nothing to do with tinyshard is shown as it is.
+Only the printed traceback is short, by `sys.excepthook` or by IPython's shell: the error itself keeps every frame, for
+debuggers, pytest and `traceback.print_exc()`. An error without frames of tinyshard is shown unchanged.
 
     cell, line 2                    shown
-      Array.__torch_function__      hidden: tinyshard, torch, and what these two call of Python's own library
+      Array.__torch_function__      hidden: tinyshard, torch, and functions of the standard library that these two call
         f, line 7                   shown: the user's function, called by `jit`
           torch.where               hidden
 """
@@ -31,7 +31,7 @@ _is_hint_shown = False
 
 
 def install() -> None:
-    """Shorten what is printed of uncaught errors, by this process and by the IPython shell that it runs in."""
+    """Shorten the printed tracebacks of uncaught errors, in this process and in its IPython shell."""
     show, show_of_thread, shell = sys.excepthook, threading.excepthook, ipython_shell()
 
     def show_short(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
@@ -56,9 +56,9 @@ def install() -> None:
 
 @contextlib.contextmanager
 def shortened(error: BaseException | None) -> Iterator[None]:
-    """While this lasts, an error and those before it have short tracebacks; afterwards they have their own again.
+    """A block in which an error and those before it have short tracebacks; afterwards their full ones are restored.
 
-    The first error that is shown without some of its frames ends with a line that says how to see them.
+    The first error that is shown without some of its frames ends with a line that says how to show them.
 
     Args:
         error: the error to be shown.
@@ -66,7 +66,7 @@ def shortened(error: BaseException | None) -> Iterator[None]:
     global _is_hint_shown
     chain = list(_chain(error))
     is_full = config.read("tracebacks") == "full" or not any(_passes_tinyshard(e) for e in chain)
-    if error is None or is_full or _short(error.__traceback__) is None:  # without a line of the user's: an inner error
+    if error is None or is_full or _short(error.__traceback__) is None:  # without a line of the user: an inner error
         yield
         return
     saved = [(e, e.__traceback__, e.__cause__, e.__context__, e.__suppress_context__) for e in chain]
@@ -113,7 +113,7 @@ def _is_replaced(error: BaseException, by: BaseException) -> bool:
 
 
 def _short(trace: TracebackType | None) -> TracebackType | None:
-    """The frames that are shown; None if there is none."""
+    """The traceback of the shown frames; None if there are none."""
     own = [one for one, is_hidden in _frames(trace) if not is_hidden]
     short = None
     for one in reversed(own):
@@ -133,9 +133,9 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[TracebackType, bool]]
 
 
 def _is_pythons(frame: FrameType) -> bool:
-    """Whether a frame is of Python's own library, or of generated code."""
+    """Whether a frame is of Python's standard library, or of generated code."""
     file = frame.f_code.co_filename
-    is_main = frame.f_globals.get("__name__") == "__main__"  # a program given by `python -c` is in "<string>", too
+    is_main = frame.f_globals.get("__name__") == "__main__"  # a program of `python -c` is in "<string>", too
     return file.startswith(_PYTHONS) and not file.startswith(_INSTALLED) and not is_main
 
 

@@ -1,6 +1,6 @@
 """Trees: nested lists, tuples, dicts and dataclasses of leaves. These are torch's pytrees under JAX's names.
 
-As in JAX, None is an empty tree: it has no leaf, and `unflatten` puts it back. A `ts.random.Key` is a leaf here. To
+As in JAX, None is an empty tree: it has no leaf, and `unflatten` restores it. A `ts.random.Key` is a leaf here. For
 torch's own functions None is a leaf, and a Key a container of one tensor.
 """
 
@@ -22,7 +22,7 @@ IsLeaf = Callable[[Any], bool] | None
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
-    """The leaves of a tree, and how they are put together.
+    """The leaves of a tree, and its structure.
 
     Args:
         tree: any value; what is not a container is a leaf.
@@ -48,7 +48,7 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
         is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
 
     Returns:
-        A list, from left to right; the leaves of a dict in the order in which its keys were put in.
+        A list, from left to right; the leaves of a dict in its insertion order.
 
     Communication: none.
 
@@ -63,7 +63,7 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
 
 
 def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree of what a function makes of each leaf, and of the parts of further trees that stand in its place.
+    """Apply a function to each leaf of a tree, and to the parts of further trees at the same position.
 
     Args:
         function: of a leaf of each tree.
@@ -84,7 +84,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = N
         >>> map(lambda a, b: a + b, [1, None, 2], [10, None, 20])
         [11, None, 22]
     """
-    found, form = _pytree.tree_flatten(tree, stops_at(is_leaf))  # here None is a leaf, to be met in the rest too
+    found, form = _pytree.tree_flatten(tree, stops_at(is_leaf))  # here None is a leaf, which the rest must have too
     parts = [found, *(form.flatten_up_to(other) for other in rest)]
     none_is_leaf = is_leaf is not None and is_leaf(None)
 
@@ -100,7 +100,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = N
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeSpec:
-    """How the leaves of a tree are put together.
+    """The structure of a tree.
 
     Args:
         tree: any value; what is not a container is a leaf.
@@ -119,18 +119,18 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeSpec:
 
 
 def unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
-    """Put a tree together: the inverse of `flatten`.
+    """Make a tree from its leaves: the inverse of `flatten`.
 
     Args:
         leaves: as many values as the tree has leaves.
-        treespec: what `flatten` or `structure` gave.
+        treespec: the result of `flatten` or `structure`.
 
     Returns:
         The tree.
 
     Raises:
         ValueError: more leaves, or fewer, than the tree has.
-        TypeError: no treespec is given.
+        TypeError: no treespec is passed.
 
     Communication: none.
 
@@ -148,7 +148,7 @@ Path = tuple[Any, ...]
 
 
 def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[tuple[Path, Any]], TreeSpec]:
-    """The leaves of a tree with the path to each, and how they are put together.
+    """The leaves of a tree with the path to each, and its structure.
 
     Args:
         tree: any value; what is not a container is a leaf.
@@ -193,7 +193,7 @@ def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[Path, Any]
 
 
 def map_with_path(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree of what a function makes of the path to each leaf, of the leaf, and of the parts of further trees.
+    """Apply a function to the path to each leaf of a tree, to the leaf, and to the parts of further trees.
 
     Args:
         function: of a path, as `flatten_with_path` has it, and of a leaf of each tree.
@@ -227,13 +227,13 @@ def reduce(function: Callable[[Any, Any], Any], tree: Any, *initializer: Any, is
     """Combine all leaves, from left to right.
 
     Args:
-        function: of what the leaves before have given, and of the next one.
+        function: takes the result so far, and the next leaf.
         tree: any value; what is not a container is a leaf.
-        initializer: what to begin with; without it the first leaf.
+        initializer: the first value; by default the first leaf.
         is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
 
     Returns:
-        What the function gives last.
+        The last result of the function.
 
     Raises:
         TypeError: a tree without leaves, and no initializer.
@@ -248,7 +248,7 @@ def reduce(function: Callable[[Any, Any], Any], tree: Any, *initializer: Any, is
 
 
 def transpose(outer_treedef: TreeSpec, inner_treedef: TreeSpec | None, pytree_to_transpose: Any) -> Any:
-    """Of a tree of trees, the inner tree outside.
+    """Transpose a tree of trees: the inner structure becomes the outer one.
 
     Args:
         outer_treedef: the structure of the outer tree.

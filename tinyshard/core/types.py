@@ -37,7 +37,7 @@ class ShapedType:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """Its size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class ShapedType:
 
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """torch's default dtype is this one inside."""
+    """A block with this default dtype of torch."""
     before = torch.get_default_dtype()
     if before is dtype:
         yield

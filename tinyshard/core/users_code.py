@@ -1,4 +1,4 @@
-"""Whose code a line is in, by the name of its file: what does not begin so is the user's; and the user's notebook."""
+"""Which lines are the user's, by the name of their file; and the IPython shell of the user's notebook."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIBRARIES = (*(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "pure
 
 
 def is_users(frame: FrameType) -> bool:
-    """Whether a line is the user's, or a library's that the user's line calls."""
+    """Whether a line is the user's, or of a library that the user calls."""
     caller: FrameType | None = frame
     while caller is not None:
         file = caller.f_code.co_filename
-        # what torch makes while it traces is in "<string>"; so is a program given by `python -c`
+        # code that torch generates while it traces is in "<string>"; so is a program of `python -c`
         is_generated = file == "<string>" and caller.f_globals.get("__name__") != "__main__"
         if is_generated or file.startswith((PACKAGE, TORCH, "<eval_with_key>")):
             return False
