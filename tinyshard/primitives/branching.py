@@ -1,10 +1,10 @@
-"""A while loop, and branches: control flow that asks for a value on the devices.
+"""A while loop, and branches: control flow that depends on a value on the devices.
 
     while       test    f32[4] carry, f32[] closed over  ->  bool[]
                 body    f32[4] carry, f32[4] closed over ->  f32[4] carry
-    branches    each    f32[4], and what any of them closes over  ->  f32[2]
+    branches    each    f32[4], and the closed-over tensors of all  ->  f32[2]
 
-Devices that exchange data inside must come to the same value. `transforms.while_rules` and `transforms.branch_rules`
+Devices that communicate inside must have the same value. `transforms.while_rules` and `transforms.branch_rules`
 have the primitives.
 """
 
@@ -32,9 +32,9 @@ class While:
     """A while loop.
 
     Attributes:
-        test: whether there is another round; its placeholders are the carry, and what it closes over.
+        test: whether there is another round; its placeholders are the carry, and the tensors that it closes over.
         body: a round; its placeholders likewise.
-        carried: how many parts the carry has.
+        carried: the number of tensors in the carry.
         derived: what was made of it: its derivatives.
     """
 
@@ -44,7 +44,7 @@ class While:
     derived: dict[Any, Any] = field(default_factory=dict)
 
     def parts(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """The carry, and what the test and the body close over."""
+        """The carry, and the tensors that the test and the body close over."""
         end = len(self.test.inputs)
         return operands[: self.carried], operands[self.carried : end], operands[end:]
 
@@ -56,10 +56,10 @@ class While:
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """Functions of the same operands, of which one is called.
+    """Functions of the same operands; one of them is called.
 
     Attributes:
-        branches: their graphs; the placeholders of each are the operands, and what any of them closes over.
+        branches: their graphs; the placeholders of each are the operands, and the closed-over tensors of all.
         derived: what was made of it: its derivatives.
     """
 
@@ -73,12 +73,12 @@ class Branches:
 
 
 def types_of(nodes: Sequence[torch.fx.Node]) -> list[ShapedType]:
-    """Shape and dtype of what nodes make."""
+    """Shapes and dtypes of the results of nodes."""
     return [shaped_type_of(node.meta["val"]) for node in nodes]
 
 
 def agreed(builder: Builder, number: int) -> int:
-    """A number or a truth value that all devices have, as one that they agree on: one that has failed gives 0.
+    """Make devices agree on a number or a bool that all of them have: a device that has failed contributes 0.
 
     Communication: an all_reduce of 4 bytes.
     """
@@ -88,7 +88,7 @@ def agreed(builder: Builder, number: int) -> int:
 
 
 def check_same(what: str, names: Names, graphs: Sequence[torch.fx.GraphModule]) -> None:
-    """Refuse control flow in which devices that differ would come to different collectives."""
+    """Refuse control flow in which devices with different values would reach different collectives."""
     if names and any(map(exchanges, graphs)):
         over = ", ".join(map(repr, sorted(names)))
         raise ShardingError(
@@ -100,7 +100,7 @@ def check_same(what: str, names: Names, graphs: Sequence[torch.fx.GraphModule]) 
 
 
 def settled(graph: torch.fx.GraphModule, given: Sequence[Names], carried: int, at_least: Names = frozenset()) -> Any:
-    """How the results of a body differ between devices, once its carry differs as its results do.
+    """How the results of a body differ between devices, at the fixed point where its carry differs as its results do.
 
     Returns:
         The names for each part of the carry, and for each result.

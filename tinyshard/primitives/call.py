@@ -1,8 +1,8 @@
-"""A call: a function whose gradient is not the one of its ops in their order, as one op of a trace.
+"""A call: a function whose gradient is not simply that of its ops, as one op of a trace.
 
-    checkpoint    f32[4] x  ->  f32[2]                  its gradient computes the function again
-    custom_vjp    f32[4] x  ->  f32[2]                  its gradient is another function of the user's
-    for both      f32[4] x  ->  f32[2], saved values    where a gradient should be taken
+    checkpoint    f32[4] x  ->  f32[2]                  its gradient recomputes the function
+    custom_vjp    f32[4] x  ->  f32[2]                  its gradient is another function of the user
+    both          f32[4] x  ->  f32[2], saved values    where a gradient is taken
 
 Its ops are written into the program around it. `transforms.call_rules` has the primitive.
 """
@@ -17,7 +17,7 @@ from tinyshard.compile.tracing import Traced
 from tinyshard.core.types import ShapedType
 from tinyshard.primitives.branching import types_of
 
-Positions = tuple[int | None, ...]  # for each operand where it has the mapped dim
+Positions = tuple[int | None, ...]  # the position of the mapped dim in each operand
 
 
 class Derivation(Protocol):
@@ -51,7 +51,7 @@ class Derivation(Protocol):
         ...
 
     def batched(self, call: Call, in_axes: Positions, size: int, name: str | None) -> Derivation:
-        """The same for the vmapped function."""
+        """The derivation for the vmapped function."""
         ...
 
 
@@ -73,12 +73,12 @@ class Call:
     """A call.
 
     Attributes:
-        body: the function's graph; the placeholders are the operands, and what it closes over.
+        body: the function's graph; the placeholders are the operands, and the tensors that it closes over.
         derivation: how its derivatives are made.
-        count: how many of the results are the function's; those after them are saved for its gradient.
-        operands: how many of its operands `backwards` takes, of a call that saves values.
-        wanted: those of which `backwards` makes gradients.
-        backwards: makes the gradients from what was saved; None if nothing was.
+        count: the number of the function's results; those after them are saved for its gradient.
+        operands: the number of its operands that `backwards` takes, for a call that saves values.
+        wanted: the operands whose gradients `backwards` computes.
+        backwards: computes the gradients from the saved values; None if there are none.
         derived: what was made of it: its derivatives.
     """
 
@@ -107,5 +107,5 @@ class Call:
 
 
 def continuous(metas: Sequence[ShapedType]) -> list[int]:
-    """The numbers of those that are floating-point or complex."""
+    """The numbers of the floating-point and complex ones."""
     return [i for i, m in enumerate(metas) if m.dtype.is_floating_point or m.dtype.is_complex]

@@ -1,7 +1,8 @@
 """A collective over a named axis, as one op that torch.func can vmap and differentiate.
 
-Where the name is an axis of devices the op stays in the traced graph, and becomes a step of the program. Where vmap
-binds it, the rule of that level does to the mapped dim what `tinyshard.core.collectives` says of a stack of shards.
+If the name is an axis of devices the op stays in the traced graph, and becomes a step of the program. If vmap
+binds it, the rule of that level applies the row's function of a stack of shards (`tinyshard.core.collectives`) to the
+mapped dim.
 
     rule            of every collective
     abstract        the row's `meta`
@@ -38,13 +39,13 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a collective op does, but for its operand.
+    """The params of a collective op.
 
     Attributes:
         kind: a row of `COLLECTIVES`.
         axes: the names of its axes, most significant first.
-        size: how many take part.
-        groups: positions along the axis, where it is cut in groups.
+        size: the number of participants.
+        groups: positions along the axis, if it is cut into groups.
         params: the row's other arguments.
         to: where values have types by `arrays.varying_types`, whether the result is "varying" along the axes or
             "invarying"; elsewhere "".
@@ -65,7 +66,7 @@ class Call:
 
     @property
     def is_extreme(self) -> bool:
-        """Whether it gives the largest or the smallest."""
+        """Whether it computes the maximum or the minimum."""
         return self.arguments.get("op") in ("max", "min")
 
     @property
@@ -74,14 +75,14 @@ class Call:
         return dict(self.params)
 
     def check_differentiable(self) -> None:
-        """Refuse what has no rule for it."""
+        """Refuse a collective without a derivative rule."""
         if self.arguments.get("op") == "product":
             raise NotImplementedError(
                 "the derivative of an all_reduce by product: gather, and multiply what is gathered"
             )
 
     def with_batch_dim(self) -> Call:
-        """The same on operands with one more dim in front."""
+        """The same params for operands with one more leading dim."""
         return replace(self, params=tuple((k, v + 1 if k in ("dim", "split", "join") else v) for k, v in self.params))
 
 
@@ -144,7 +145,7 @@ class Collective(Primitive[Call]):
         x, here = xs[0].movedim(dims[0], 0), axis_names.at_level(axis_names.level() + 1)
         if here is None or here.name not in params.axes:
             return self.bind(params.with_batch_dim(), x), [0]
-        assert params.axes == (here.name,), "a name that vmap binds stands alone in its call"
+        assert params.axes == (here.name,), "a name that vmap binds is the only one of its call"
         result, dim = _along_mapped_dim(x, params, here.size)
         return [result], [dim]
 
@@ -154,7 +155,7 @@ class Collective(Primitive[Call]):
     def perform(self, x: torch.Tensor, call: Call) -> torch.Tensor:
         """Bind it to a tensor that may not be mapped along its names yet.
 
-        Communication: over axes of devices, what the row of `COLLECTIVES` says.
+        Communication: over axes of devices, that of the row of `COLLECTIVES`.
         """
         for axis in call.axes:
             x = lifted(x, axis_names.find(axis))
@@ -192,7 +193,7 @@ class Collective(Primitive[Call]):
         if call.kind in ("all_reduce", "all_gather"):
             return operand - own if call.groups is None else operand
         if call.kind == "collective_permute" and len(call.arguments["pairs"]) == call.size:
-            return operand  # everyone gets a value of another one; equal ones stay equal
+            return operand  # every device gets another one's value; equal values stay equal
         return operand | own
 
     def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
@@ -208,14 +209,14 @@ def _summed(x: torch.Tensor, call: Call) -> torch.Tensor:
 
 
 def _share(ctx: Any) -> torch.Tensor:
-    """1 / (how many hold the extreme value) where this one does, else 0."""
+    """1 / (the number of positions that hold the extreme value) where this one holds it, else 0."""
     x, extreme = ctx.saved_tensors
     holds = (x == extreme).to(x.dtype)
     return holds / _summed(holds, ctx.params)
 
 
 def _along_mapped_dim(x: torch.Tensor, call: Call, size: int) -> tuple[torch.Tensor, int | None]:
-    """A collective over the name that a level of vmap binds: x has the mapped dim in front.
+    """A collective over the name that a level of vmap binds: the mapped dim of x is dim 0.
 
     Returns:
         The result and its mapped dim; None for a result that is the same for all positions.
@@ -258,12 +259,12 @@ def pcast(x: torch.Tensor, axes: Sequence[str]) -> torch.Tensor:
 
 
 def axis_total(axes: Sequence[str], groups: Groups | None = None) -> int:
-    """How many take part in a collective along these axes."""
+    """The number of participants of a collective along these axes."""
     return len(groups[0]) if groups else math.prod(axis_names.find(axis).size for axis in axes)
 
 
 def lifted(x: torch.Tensor, name: axis_names.Name) -> torch.Tensor:
-    """The tensor, mapped along the name: functorch skips the batch rule of an op whose operands are not."""
+    """The tensor, mapped along the name: functorch skips the batch rule of an op without mapped operands."""
     if name.index is None or axis_names.is_free(name) or is_mapped(x, name.level):
         return x
     return torch.where(name.index >= 0, x, x)
@@ -282,5 +283,5 @@ def exchanges(graph: torch.fx.GraphModule) -> bool:
 
 
 def named_in(graph: torch.fx.GraphModule) -> set[str]:
-    """The names that the collectives of a graph use, those of loops in it too."""
+    """The names that the collectives of a graph use, including those in its loops."""
     return {name for _, primitive, call in bound_in(graph) if primitive is COLLECTIVE for name in call.axes}

@@ -1,6 +1,6 @@
-"""The numba form of drawing: one pass over memory, in blocks that stay in the cache. Imported only where numba is.
+"""The numba form of drawing: one pass over memory, in blocks that fit in the cache. Imported only if numba exists.
 
-It makes the very bits that `tinyshard.primitives.floats` makes: each operation rounds to float32, none is fused.
+It makes the same bits as `tinyshard.primitives.floats`: each operation rounds to float32, none is fused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _parity, _one_bits = U(PARITY), U(0x3F800000)
 def _compiled(function: Callable[..., Any]) -> Any:
     try:
         return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no folder that numba could keep it in
+    except RuntimeError:  # numba found no folder for its cache
         return njit(nogil=True)(function)
 
 
@@ -49,7 +49,7 @@ def _four(x, y, a, b, c, d):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _raw(key0, key1, starts, run, row, position, size, high, low, out):  # type: ignore[no-untyped-def]
-    """The random words of the next `size` counters, from place `position` of run number `row` on."""
+    """The random words of the next `size` counters, from `position` in run number `row`."""
     done = 0
     while done < size:
         take = min(run - position, size - done)
@@ -174,7 +174,7 @@ def fill(kind: str, key: tuple[int, int], starts: np.ndarray, run: int, low: flo
         kind: "bits" (uint32), "uniform" or "normal" (float32).
         key: its two words.
         starts: int64; the first counter of each run.
-        run: how many counters follow each other in a run.
+        run: the number of consecutive counters in a run.
         low, high: of "uniform".
         out: len(starts) * run numbers, flat.
     """
@@ -188,7 +188,7 @@ def fill(kind: str, key: tuple[int, int], starts: np.ndarray, run: int, low: flo
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Of all processes one compiles (seconds), the others then find it in numba's cache (a tenth of that)."""
+    """Compile in one process (seconds); all other processes then load it from numba's cache (a tenth of that)."""
     try:
         import fcntl
 

@@ -1,13 +1,13 @@
-"""Effects as ops: a function of Python's that the controller calls with the values, while the program runs.
+"""Effects as ops: a Python function that the controller calls with values, while the program runs.
 
     eager            called at once
     jit              a step that sends each device's block; called with whole values
     pmap, shard_map  called for each device, with its own values, by device
     vmap             called for each example
-    grad, jvp        called in the forward pass; what computes the function again is silent
+    grad, jvp        called in the forward pass; a recomputation of the function is silent
     scan, cond, ...  called in each round, in the branch that runs
 
-`inspected` calls its function when the program is planned, with the sharding that the value has there.
+`inspected` calls its function when the program is planned, with the sharding of the value.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Values = Sequence[torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What is called.
+    """The function to call.
 
     Attributes:
         function: takes the values.
-        levels: for each vmap around it, the outermost first, which values have a dim of its examples in front.
+        levels: for each vmap around it, the outermost first, which values have its examples as dim 0.
     """
 
     function: Callable[[Values], None]
@@ -56,7 +56,7 @@ class Call:
 
 
 class _Token(Primitive[Call]):
-    """An op that is called for what it does: its result is a number that means nothing, as torch.func wants one."""
+    """An op that is called for its effect: its result is a dummy number, since torch.func requires a result."""
 
     several = True
 
@@ -133,7 +133,7 @@ def _emit(builder: Any, site: Site, operands: Sequence[Value]) -> None:
 
 
 def _whole(layout: Layout, shape: Sequence[int], blocks: dict[int, torch.Tensor]) -> torch.Tensor:
-    """A value, put together from its blocks."""
+    """A value, assembled from its blocks."""
     if math.prod(layout.parts) == 1:
         return blocks[layout.devices[0]]
     out = torch.empty(tuple(shape), dtype=next(iter(blocks.values())).dtype)

@@ -1,7 +1,7 @@
-"""Random bits made into floats: bits -> uniform -> normal, in steps whose every rounding is fixed.
+"""Floats from random bits: bits -> uniform -> normal, in steps with a fixed rounding each.
 
-The same arithmetic stands in `compiled_draws` for numba. Both round after each operation and call no library
-for the logarithm, so both give the same bits. The polynomial for erfinv is Giles's, as XLA has it: torch.erfinv differs
+`compiled_draws` has the same arithmetic for numba. Both round after each operation and do not call a library
+for the logarithm, so both give the same bits. The polynomial for erfinv is Giles's, as in XLA: torch.erfinv differs
 from it by up to 6e-6.
 """
 
@@ -41,8 +41,8 @@ class Float:
 
     Attributes:
         bits: of the dtype.
-        mantissa: how many bits of it are random.
-        drawn: how many bits are drawn for it.
+        mantissa: the number of its random bits.
+        drawn: the number of bits that are drawn for it.
         below_one: the least number above -1, negated.
     """
 
@@ -82,7 +82,7 @@ def uniform(raw: Tensor, dtype: torch.dtype, low: float, high: float) -> Tensor:
 
 
 def scaled(unit: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
-    """Numbers of [0, 1) brought to [low, high).
+    """Scale numbers of [0, 1) to [low, high).
 
     XLA multiplies and adds float32 with one rounding: here both are done in float64, and the sum is rounded.
     """
@@ -94,7 +94,7 @@ def scaled(unit: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
 
 
 def rounded(number: float, dtype: torch.dtype) -> float:
-    """The nearest number that a float dtype has; no tensor is made, so that it can be asked in a trace.
+    """The nearest number that a float dtype has; computed without a tensor, so that it works in a trace.
 
     Example:
         >>> rounded(0.1, torch.bfloat16)
@@ -102,7 +102,7 @@ def rounded(number: float, dtype: torch.dtype) -> float:
     """
     if dtype == torch.bfloat16:
         bits = int(np.float32(number).view(np.uint32))
-        high = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000  # half way goes to the even one
+        high = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000  # ties round to even
         return float(np.uint32(high).view(np.float32))
     kinds: dict[torch.dtype, Any] = {torch.float16: np.float16, torch.float32: np.float32}
     return float(kinds.get(dtype, np.float64)(number))
@@ -128,7 +128,7 @@ def normal(raw: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def log(x: Tensor) -> Tensor:
-    """The natural logarithm of positive normal float32 numbers, from sums and products alone.
+    """The natural logarithm of positive normal float32 numbers, from sums and products only.
 
     Example:
         >>> log(torch.tensor([1.0, 0.25])) - torch.log(torch.tensor([1.0, 0.25]))
@@ -157,8 +157,8 @@ def erfinv(x: Tensor) -> Tensor:
 
 def erfinv_of(x: Tensor, w: Tensor) -> Tensor:
     """erfinv of float32 numbers inside (-1, 1), given w = -log(1 - x*x)."""
-    # where w < 5 the root is not used: a number at which it has a derivative is put there; torch's float32 root is
-    # not always the nearest float, the float64 root rounded is
+    # where w < 5 the root is not used: 5 replaces w, where the root has a derivative; torch's float32 root is
+    # not always the nearest float, the rounded float64 root is
     root = torch.where(w < 5, 5.0, w).double().sqrt().float() - 3
     return torch.where(w < 5, polynomial(CENTRE, w - 2.5), polynomial(TAIL, root)) * x
 

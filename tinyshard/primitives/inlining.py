@@ -1,4 +1,4 @@
-"""A region's graph, written into a program: its ops as they are, its collectives over the program's axes."""
+"""A region's graph, written into a program: its ops unchanged, its collectives over the program's axes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Axes:
-    """What the names of a region's mesh mean in a program.
+    """The axes of a program for the names of a region's mesh.
 
     Attributes:
         mesh: the size of each axis of the mesh.
-        named: the program's axes for each name, none for an axis of size 1; None if the program's axes cannot say
-            them, as (2, 3) cannot say those of a mesh of (3, 2). Then a collective is over all axes, in groups.
+        named: the program's axes for each name, none for an axis of size 1; None if the program's axes cannot express
+            them, as (2, 3) cannot express a mesh of (3, 2). Then a collective is over all axes, in groups.
     """
 
     mesh: Mapping[str, int]
@@ -43,7 +43,7 @@ class Axes:
     def of(
         self, over: Sequence[str], within: Groups | None, axes: Sequence[int]
     ) -> tuple[tuple[int, ...], Groups | None]:
-        """The axes of a program with these `axes` along which a collective goes, and its groups along them."""
+        """The axes of a program with these `axes` for a collective, and its groups along them."""
         if self.named is not None:
             return tuple(a for name in over for a in self.named[name]), within
         sizes, names = tuple(self.mesh.values()), list(self.mesh)
@@ -61,7 +61,7 @@ def inline(builder: Builder, region: ManualRegion, axes: Axes, inputs: Sequence[
     Args:
         builder: the program.
         region: the region.
-        axes: what the names of the region's mesh mean in the program.
+        axes: the program's axes for the names of the region's mesh.
         inputs: the numbers of its inputs, on their shards.
 
     Returns:
@@ -95,7 +95,7 @@ class Inliner(Interpreter):
         if op in ALIASES:
             return args[0]
         key = ("step", str(op), repr(args), repr(sorted(kwargs.items())))
-        # gradients recompute what their region computes: in one program a step with the same operands is the same step
+        # gradients recompute their region: in one program steps with the same operands are merged
         return self.builder.once(key, lambda: _local(self.builder, node, op, args, kwargs))
 
 
@@ -106,7 +106,7 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
     value = node.meta.get("val")
     if needs_contiguous(op):
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
-    # an op that is called for what it does makes none: `_linalg_check_errors` raises where a matrix is singular
+    # an op that is called for its effect has no result: `_linalg_check_errors` raises if a matrix is singular
     several = value if isinstance(value, list | tuple) else [] if value is None else [value]
     types = [shaped_type_of(x) if isinstance(x, torch.Tensor) else None for x in several]
     values = [None if n < 0 else Value(n) for n in emitted(builder, op, args, kwargs, types)]

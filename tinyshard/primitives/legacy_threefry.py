@@ -1,12 +1,12 @@
-"""JAX's original way of counting, `threefry_partitionable` False: it depends on how many numbers are drawn.
+"""JAX's original counters, `threefry_partitionable` False: they depend on how many numbers are drawn.
 
-The counters 0 .. n-1 are cut into two halves, counter i goes in together with counter i + n/2, and the two words that
-come out are elements i and i + n/2. An odd n is filled up with a zero.
+The counters 0 .. n-1 are cut into two halves, counter i is hashed together with counter i + n/2, and the two resulting
+words are elements i and i + n/2. An odd n is padded with a zero.
 
     n = 6     words of (0, 3), (1, 4), (2, 5)     elements 0 and 3, 1 and 4, 2 and 5
 
-So a pair of words belongs to two places of the tensor, n/2 apart. Where the tensor is cut, one of the two devices
-computes the pair and sends the other word: there is no way around communication, except to compute everything twice.
+So a pair of words belongs to two elements of the tensor, n/2 apart. If the tensor is cut, one of the two devices
+computes the pair and sends the other word: the only alternative to communication is to compute everything twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_WORDS = 2**32 - 1  # a counter is one word here
 
 
 def word_count(shape: Sequence[int], kind: str, dtype: torch.dtype) -> int:
-    """How many words the elements are made of: elements of 8 or 16 bits share one."""
+    """The number of words for the elements: elements of 8 or 16 bits share one."""
     return -(-math.prod(shape) * width(kind, dtype) // 32)
 
 
@@ -52,7 +52,7 @@ def of_words(words: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype,
     """Elements made of words.
 
     Args:
-        words: int32[..., n]; words beyond those that are needed are left over.
+        words: int32[..., n]; words beyond the needed ones are ignored.
         shape: of the elements, for each leading index of `words`.
     """
     batch, size, bits = words.shape[:-1], math.prod(shape), width(kind, dtype)
@@ -84,7 +84,7 @@ def _draw_original_on_meta(key: Tensor, shape: Sequence[int], kind: str, dtype: 
 
 
 def pairs_each(count: int, parts: int) -> int:
-    """How many pairs each of `parts` devices computes; the last ones may be left over."""
+    """The number of pairs that each of `parts` devices computes; the last ones may be unused."""
     half = -(-count // 2)
     return -(-half // parts)
 
@@ -112,8 +112,8 @@ def _of_words_on_meta(words: Tensor, shape: Sequence[int], kind: str, dtype: tor
 
 # ---- on many devices: rows of an even number of elements, on an even number of devices ------------------------------
 #
-# Device b of p needs elements b * m .. (b + 1) * m. The same pairs are needed by device b + p/2: each of the two
-# computes a half of them, and sends the words that the other needs.
+# Device b of p needs elements b * m .. (b + 1) * m. Device b + p/2 needs the same pairs: each of the two
+# computes a half of them, and sends its partner's words.
 
 
 def fits_pairs(shape: Sequence[int], parts: Sequence[int], kind: str, dtype: torch.dtype) -> bool:
@@ -129,7 +129,7 @@ def _half_of_block(count: int, parts: int) -> int:
 def _draw_pairs(
     key: Tensor, count: int, parts: int, coordinates: Tensor, kind: str, dtype: torch.dtype, low: float, high: float
 ) -> tuple[Tensor, Tensor]:
-    """What this device keeps, and what it sends to its partner."""
+    """The words that this device keeps, and those that it sends to its partner."""
     block, share = count // parts, _half_of_block(count, parts)
     upper, place = divmod(int(coordinates), parts // 2)
     first = place * block + upper * share

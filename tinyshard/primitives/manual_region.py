@@ -23,9 +23,9 @@ class ManualRegion:
     """A per-device function, traced.
 
     Attributes:
-        traced: its graph on local shapes; the placeholders are its inputs and then what it closes over.
+        traced: its graph on local shapes; the placeholders are its inputs and then the tensors that it closes over.
         mesh: the devices, and the names that the graph's collectives use.
-        ins: the layout of each input, on the mesh's axes; what it closes over is whole.
+        ins: the layout of each input, on the mesh's axes; closed-over tensors are whole.
         outs: the layout of each result.
         is_typed: whether the graph says, by pcast, where values begin to vary between devices: check_vma=True.
         derived: what was made of it: its handle, its entry of the trace cache, its derivatives.
@@ -52,14 +52,14 @@ class ManualRegion:
 
     @property
     def has_effect(self) -> bool:
-        """Whether an op of its graph is called for what it does, as a check of values is."""
+        """Whether an op of its graph is called for its effect, as a check of values is."""
         return is_effective(self.traced.graph)
 
     @property
     def asks(self) -> bool:
-        """Whether the devices ask for a value, on which it depends what they run."""
+        """Whether the devices read a value to choose what they run."""
         return any(primitive.asks for _, primitive, _ in bound_in(self.traced.graph))
 
     def unmentioned(self, layout: Layout) -> tuple[str, ...]:
-        """The names of the axes along which lie copies, those of size 1 left out."""
+        """The names of the axes along which devices hold copies, except those of size 1."""
         return tuple(self.mesh.axis_names[a] for a in layout.free_axes if layout.axes[a] > 1)

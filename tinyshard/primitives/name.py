@@ -12,7 +12,7 @@ from tinyshard.core.types import ShapedType
 
 
 class Name(Primitive[str]):
-    """A tensor, as it is."""
+    """The identity, with a name."""
 
     name = "checkpoint_name"
 

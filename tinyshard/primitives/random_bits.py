@@ -1,13 +1,13 @@
-"""The op that draws: a key and a shape go in, each element is made of its own counter alone.
+"""The op that draws: it takes a key and a shape, and makes each element from its own counter.
 
-Element number i of the whole tensor, in row-major order, is the hash of counter i. So a device that holds a block makes
-just that block: `parts` says in how many blocks each dim is cut, `coordinates` which of them this device has, and the
+Element number i of the whole tensor, in row-major order, is the hash of counter i. So a device makes only its own
+block: `parts` is the number of blocks along each dim, `coordinates` the position of this device's block, and the
 numbers are those that one device would have drawn.
 
     draw(key, [24], [1], [], "uniform", float32)     24 numbers
     draw(key, [24], [8], [2], "uniform", float32)    numbers 6, 7 and 8 of them
 
-`coordinates` holds a tensor of one number for each dim that is cut: in a program a device reads there where it stands.
+`coordinates` has a tensor of one number for each dim that is cut: in a program a device reads its position there.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tinyshard.primitives import floats
 from tinyshard.primitives.threefry import counter_words, words
 
 BLOCK = 1 << 15  # elements that torch's ops make at once, so that they stay in the cache
-LOAD_FROM = 1 << 20  # elements; for fewer ones loading numba, 0.4 s a process, costs more than it saves
-COMPILED_FROM = 1 << 14  # once it is there
+LOAD_FROM = 1 << 20  # elements; for fewer, loading numba, 0.4 s per process, costs more than it saves
+COMPILED_FROM = 1 << 14  # once it is loaded
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The counters of a block: runs of equal length, each of counters that follow each other.
+    """The counters of a block: runs of consecutive counters, of equal length.
 
     Attributes:
         starts: int64; the first counter of each run.
-        run: how many there are in a run.
+        run: the length of a run.
     """
 
     starts: Tensor
@@ -46,7 +46,7 @@ class Counters:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of counters."""
         return self.starts.numel() * self.run
 
     def between(self, first: int, last: int) -> Tensor:
@@ -63,8 +63,8 @@ def counters_of(shape: Sequence[int], parts: Sequence[int], coordinates: Sequenc
 
     Args:
         shape: of the whole tensor.
-        parts: how many blocks along each dim.
-        coordinates: which of them, along each dim.
+        parts: the number of blocks along each dim.
+        coordinates: the number of the block along each dim.
 
     Example:
         >>> counters_of((4, 6), (2, 3), (1, 0)).between(0, 4)
@@ -72,7 +72,7 @@ def counters_of(shape: Sequence[int], parts: Sequence[int], coordinates: Sequenc
     """
     block = [n // p for n, p in zip(shape, parts, strict=True)]
     cut = [d for d, p in enumerate(parts) if p > 1]
-    last = cut[-1] if cut else 0  # behind the last cut dim, counters follow each other
+    last = cut[-1] if cut else 0  # after the last cut dim, counters are consecutive
     starts = torch.zeros(1, dtype=torch.int64)
     for dim in range(last):
         index = torch.arange(block[dim]) + coordinates[dim] * block[dim]
@@ -134,12 +134,12 @@ register_batched(DRAW)
 
 
 def inner(kind: str) -> tuple[int, ...]:
-    """What an element consists of: one number, or for new keys the two words."""
+    """The trailing dims of an element: none for one number, [2] for the words of a new key."""
     return (2,) if kind == "words" else ()
 
 
 def width(kind: str, dtype: torch.dtype) -> int:
-    """How many random bits an element is made of."""
+    """The number of random bits in an element."""
     return dtype.itemsize * 8 if kind == "bits" else 64 if kind == "words" else floats.FLOATS[dtype].drawn
 
 
@@ -169,7 +169,7 @@ def fill(out: Tensor, key: Tensor, block: Counters, kind: str, low: float, high:
 
 
 def joined(first: Tensor, second: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
-    """The two words of each counter as the bits that an element is made of: int64 for 64 of them, else int32."""
+    """The two words of each counter as the bits of an element: int64 for 64 bits, else int32."""
     if kind == "words":
         return torch.stack((first, second), -1)
     if width(kind, dtype) == 64:
@@ -178,7 +178,7 @@ def joined(first: Tensor, second: Tensor, kind: str, dtype: torch.dtype) -> Tens
 
 
 def made_of(raw: Tensor, kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
-    """Elements made of random bits."""
+    """Elements made from random bits."""
     if kind == "uniform":
         return floats.uniform(raw, dtype, low, high)
     if kind == "normal":
@@ -203,11 +203,11 @@ def _has_numba() -> bool:
         return False
     try:
         from tinyshard.primitives import compiled_draws  # noqa: F401
-    except ImportError:  # a numba that does not fit this numpy
+    except ImportError:  # this version of numba does not support this version of numpy
         return False
     return True
 
 
 def is_compiled(kind: str, dtype: torch.dtype) -> bool:
-    """Whether numba is there and has a kernel for this."""
+    """Whether numba is loaded and has a kernel for this kind and dtype."""
     return (kind, dtype) in _COMPILED and _has_numba()

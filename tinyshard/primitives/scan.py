@@ -22,12 +22,12 @@ class Scan:
     """A scan.
 
     Attributes:
-        body: its graph; the placeholders are the carry, a row of each operand, and what it closes over.
-        carried: how many parts the carry has.
-        rows: how many operands are cut into rows.
-        length: how many rounds.
+        body: its graph; the placeholders are the carry, a row of each operand, and the tensors that it closes over.
+        carried: the number of tensors in the carry.
+        rows: the number of operands that are scanned by rows.
+        length: the number of rounds.
         reverse: whether the last row comes first.
-        keeps: whether the last results are the carries that the rounds were given, for a gradient.
+        keeps: whether the last results are the carries at the start of each round, for a gradient.
         derived: what was made of it: its derivatives.
     """
 
@@ -50,7 +50,7 @@ class Scan:
         return [shaped_type_of(node.meta["val"]) for node in self.body.results]
 
     def parts(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """The carry, the operands that are cut into rows, and what the body closes over."""
+        """The carry, the operands that are scanned by rows, and the tensors that the body closes over."""
         end = self.carried + self.rows
         return operands[: self.carried], operands[self.carried : end], operands[end:]
 

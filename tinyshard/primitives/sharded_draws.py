@@ -1,7 +1,7 @@
 """Random draws on many devices: each makes the numbers of its own block, as one device would have drawn them.
 
-A draw waits for its first consumer, and is made in the layout in which that wants it (`tinyshard.partition.deferred`).
-By JAX's original way of counting (`legacy_threefry  `) devices share the hashing, and exchange words.
+A draw waits for its first consumer, and is made in the layout that this needs (`tinyshard.partition.deferred`).
+With JAX's original counters (`legacy_threefry  `) devices share the hashing, and exchange words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Draw(Rules):
         self._emit = emit
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """From keys that every device has, deferred; from keys that are cut, as an op that works row by row."""
+        """Draws from keys that every device has are deferred; from cut keys they are an op that works row by row."""
         key = partitioner.placed(partitioner.value(args[0]))
         if any(key.dims):
             return NotImplemented
@@ -44,7 +44,7 @@ class Draw(Rules):
 
 
 def _place(builder: Builder, cut: Axes) -> Value:
-    """Which block along these axes a device has: each reads its own number from 0 .. n - 1."""
+    """The number of a device's block along these axes: each device reads its own from 0 .. n - 1."""
 
     def emit() -> Value:
         count = math.prod(builder.axes[a] for a in cut)
@@ -59,7 +59,7 @@ def _parts(builder: Builder, dims: Dims) -> list[int]:
 
 
 def _emit_draw(builder: Builder, key: ShardedVar, args: Sequence[Any], drawn: ShapedType, dims: Dims) -> ShardedVar:
-    """Each device makes the numbers of its block; of a batch of keys it takes those of its block."""
+    """Each device makes the numbers of its block; with a batch of keys, it uses the keys of its block."""
     shape, _, _, *rest = args
     lead = len(key.shape) - 1
     key_here = partitioner.bring(builder, key, replace(key, dims=(*dims[:lead], ())), DRAW)
@@ -75,7 +75,7 @@ def _emit_draw(builder: Builder, key: ShardedVar, args: Sequence[Any], drawn: Sh
 
 
 def _emit_original(builder: Builder, key: ShardedVar, args: Sequence[Any], drawn: ShapedType, dims: Dims) -> ShardedVar:
-    """Devices share the hashing and exchange words; of a batch of keys each takes those of its block."""
+    """Devices share the hashing and exchange words; with a batch of keys, each uses the keys of its block."""
     shape, kind, dtype, *_ = args
     lead = len(key.shape) - 1
     result = ShardedVar(0, drawn.shape, drawn.dtype, (*dims[:lead], *[()] * (len(drawn.shape) - lead)))
@@ -91,7 +91,7 @@ def _emit_original(builder: Builder, key: ShardedVar, args: Sequence[Any], drawn
 
 
 def _emit_pairs(builder: Builder, key: Value, args: Sequence[Any], result: ShardedVar) -> ShardedVar:
-    """Devices that need the two words of the same pairs compute half of them each, and swap."""
+    """Two devices that need the same pairs compute half of them each, and swap words."""
     shape, *rest = args
     cut = result.dims[0]
     parts, place = _parts(builder, (cut,))[0], _place(builder, cut)
@@ -106,7 +106,7 @@ def _emit_pairs(builder: Builder, key: Value, args: Sequence[Any], result: Shard
 
 
 def _emit_gathered(builder: Builder, key: Value, args: Sequence[Any], result: ShardedVar, used: Axes) -> int:
-    """Each device hashes an equal share; all get all words, and make the whole tensor of them."""
+    """Each device hashes an equal share; all gather all words, and make the whole tensor from them."""
     shape, kind, dtype, *_ = args
     parts = _parts(builder, (used,))[0]
     count = legacy_threefry.word_count(shape, kind, dtype)

@@ -1,10 +1,10 @@
-"""Threefry-2x32: a key and a counter go in, two random words come out. Ints in, ints out; nothing is kept.
+"""Threefry-2x32: a hash from a key and a counter to two random words, as ints, without state.
 
     words of key (0, 42) at counter 0     hash of (0, 0)
-    words of key (0, 42) at counter 7     hash of (0, 7), whoever computes it, whatever was drawn before
+    words of key (0, 42) at counter 7     hash of (0, 7), on any device, whatever was drawn before
 
-A counter is 64 bits wide and goes in as two words. torch has no arithmetic on uint32: words are int32 here, whose sums
-wrap in the same way.
+A counter has 64 bits and is hashed as two words. torch does not have arithmetic on uint32: words are int32 here, whose
+sums wrap in the same way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def words(key0: Tensor, key1: Tensor, high: Tensor, low: Tensor) -> tuple[Tensor
         for rotation in ROTATIONS[group % 2]:
             x.add_(y)
             torch.bitwise_left_shift(y, rotation, out=spare)
-            # >> keeps the sign: the mask leaves the bits that come round
+            # >> keeps the sign: the mask leaves the rotated bits
             y.bitwise_right_shift_(32 - rotation).bitwise_and_((1 << rotation) - 1).bitwise_or_(spare).bitwise_xor_(x)
         x.add_(keys[(group + 1) % 3])
         y.add_(keys[(group + 2) % 3]).add_(group + 1)

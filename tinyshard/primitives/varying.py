@@ -1,10 +1,10 @@
-"""Whether the results of a region are what out_specs say: the same along the axes that a spec leaves out.
+"""Checks that the results of a region fit out_specs: equal along the axes that a spec leaves out.
 
     in_specs P("x"), out_specs P()      the graph                       along "x" the result
     v.sum()                             cut along "x", then local ops   differs: an error
     psum(v.sum(), "x")                  ... then all_reduce over "x"    is the same
 
-The graph tells along which axes a value can differ; with the flag `check_replicated` the devices compare their blocks.
+The graph shows along which axes a value can differ; with the flag `check_replicated` the devices compare their blocks.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Names = frozenset[str]
 
 
 def varying(region: ManualRegion) -> list[Names]:
-    """The axes along which each result may differ from device to device; axes of size 1 are left out.
+    """The axes along which each result may differ from device to device, without axes of size 1.
 
     Raises:
-        ShardingError: devices ask for a value that may differ between them, and then exchange data.
+        ShardingError: control flow depends on a value that may differ between devices, and they communicate inside.
     """
     names = region.mesh.axis_names
     several = {name for name, size in region.mesh.shape.items() if size > 1}
@@ -42,7 +42,7 @@ def varying(region: ManualRegion) -> list[Names]:
 
 
 class Varying(Interpreter):
-    """The walk over a region's graph; nodes become the axes along which they differ."""
+    """The walk over a region's graph; the value of a node is the axes along which it differs."""
 
     def literal(self, values: torch.Tensor) -> Names:
         return frozenset()
@@ -57,7 +57,7 @@ class Varying(Interpreter):
 
 
 def check_specs(region: ManualRegion, name: str) -> None:
-    """Compare what out_specs leave out with what the graph shows.
+    """Compare the axes that out_specs leave out with those of the graph.
 
     Raises:
         ShardingError: a result may differ along an axis that its spec leaves out.
@@ -85,7 +85,7 @@ Along = Callable[[Sequence[str]], tuple[tuple[int, ...], Groups | None]]
 def compare_copies(builder: Builder, region: ManualRegion, along: Along, numbers: Sequence[int]) -> None:
     """For the flag `check_replicated`: let the devices compare their blocks bit by bit, and fail where they differ.
 
-    On a GPU the comparison that fails is an assertion of CUDA, after which its worker has to be started again.
+    On a GPU a failed comparison is a CUDA assertion, after which the worker must be restarted.
 
     Args:
         builder: the program, to which the comparison is added.
