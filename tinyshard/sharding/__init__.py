@@ -1,17 +1,17 @@
-"""Shardings: how a learner says where an array lives.
+"""Shardings: the user's descriptions of where an array is.
 
     base         Sharding: devices, shard_shape, devices_indices_map, is_equivalent_to; SingleDeviceSharding(device)
     named        NamedSharding(mesh, P('a', 'b'))
     positional   PositionalSharding(devices).reshape(4, 2).replicate(0)
     mesh         Mesh, AbstractMesh, make_mesh, set_mesh: devices in a grid whose axes have names
     current      get_mesh, get_abstract_mesh: the mesh that set_mesh chose
-    axis_types   AxisType: whether values say how they are cut along an axis, or the partitioner
-    of_module    `ts.shardings`: of the parameters of a module, by patterns of their names
+    axis_types   AxisType: whether the partitioner, or the type of each value, decides how it is cut along an axis
+    of_module    `ts.shardings`: the shardings of a module's parameters, by patterns of their names
     contexts     default_device, disable_jit, threefry_partitionable: flags for a block of code
     mesh_utils   `ts.mesh_utils`: create_device_mesh
     prefix       a tree of shardings that is a prefix of a tree of values
 
-The table of contents is as `jax.sharding`'s, which also has the meshes.
+Its contents are those of `jax.sharding`, which also has the meshes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __getattr__ = _names_of(__name__, __all__)
 
 
 def express(layout: Layout, mesh: Mesh | None) -> Sharding:
-    """The sharding whose plain form is `layout`: in the words of `mesh` where they can say it."""
+    """The sharding with this layout: a NamedSharding on `mesh` if its axes can express it."""
     if len(layout.devices) == 1:
         return SingleDeviceSharding(Device(layout.devices[0], layout.platform))
     if mesh is not None and mesh.device_ids == layout.devices:

@@ -1,8 +1,8 @@
-"""The type of a mesh's axes: who says how values are cut along them.
+"""The type of a mesh's axes: what decides how values are cut along them.
 
 Auto        the partitioner, by the bytes that are sent
-Explicit    the types of the values: each op follows its operands, and is an error where they leave a choice
-Manual      the code itself, of one device: what shard_map makes of an axis
+Explicit    the types of the values: each op follows its operands, and is an error if they leave a choice
+Manual      the code itself, which is for one device: shard_map makes the axes of its mesh Manual
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AxisType(enum.Enum):
 
 
 def checked_types(axis_types: Any, names: tuple[str, ...], *, may_be_manual: bool) -> tuple[AxisType, ...]:
-    """The type of each axis; Auto where none is given.
+    """The type of each axis; Auto by default.
 
     Raises:
         MeshError: not a type for each axis, several types, or Manual for a mesh of devices.

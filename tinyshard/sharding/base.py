@@ -1,4 +1,4 @@
-"""What every sharding is: something that reduces to a `Layout`; and the simplest one, of a single device."""
+"""The base class of shardings, which reduce to a `Layout`; and the simplest one, for a single device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinyshard.draw.html import sharding_html
 
 
 class Sharding(ABC):
-    """What `device_put` takes: the devices, in order, and how an array is cut over them. An abstract class.
+    """The devices, in order, and how an array is cut over them. An abstract class.
 
     Communication: none.
 
@@ -34,7 +34,7 @@ class Sharding(ABC):
 
     @abstractmethod
     def layout(self, ndim: int) -> Layout:
-        """The plain form for an array of `ndim` dims.
+        """The layout of an array of `ndim` dims.
 
         Raises:
             ShardingError: the sharding does not fit arrays of this rank.
@@ -47,7 +47,7 @@ class Sharding(ABC):
 
     @property
     def num_devices(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return len(self.devices)
 
     @property
@@ -77,7 +77,7 @@ class Sharding(ABC):
         return is_same_placement(self.layout(ndim), other.layout(ndim))
 
     def checked_layout(self, global_shape: Sequence[int]) -> Layout:
-        """The layout for an array of this shape, after checking that it cuts every dim evenly.
+        """The layout of an array of this shape, after checking that it cuts every dim evenly.
 
         Raises:
             ShardingError: wrong rank, or a dim whose size is not a multiple of its number of parts.
@@ -146,7 +146,7 @@ class SingleDeviceSharding(Sharding):
         return (self.device,)
 
     def layout(self, ndim: int) -> Layout:
-        """The plain form for an array of `ndim` dims."""
+        """The layout of an array of `ndim` dims."""
         return Layout((self.device.id,), (), ((),) * ndim, self.device.platform)
 
     def _own_layout(self) -> Layout:
@@ -172,7 +172,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def rank_error(sharding: Sharding, ndim: int, own: str, instead: str) -> ShardingError:
-    """What to raise when `sharding`, which is for `own`, is used for an array of `ndim` dims; `instead` would fit."""
+    """The error for `sharding`, which is for `own`, with an array of `ndim` dims; `instead` would fit."""
     return ShardingError(
         "the sharding does not fit the array's rank",
         got=f"a {ndim}-d array with {sharding!r}, which is for {own}",

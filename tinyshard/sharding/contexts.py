@@ -1,4 +1,4 @@
-"""Flags for a block of code: `with ts.default_device(device):`, and the device that a value lives on by default."""
+"""Flags for a block of code: `with ts.default_device(device):`; and the default device of a value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _flag(name: str, value: Any) -> Iterator[None]:
 
 
 def threefry_partitionable(value: bool = True) -> Any:
-    """Within a block, whether a random number depends on its own counter alone.
+    """Within a block, whether a random number depends only on its own counter.
 
     Args:
         value: of the flag of this name, as `ts.config.update` takes it.
@@ -32,7 +32,7 @@ def threefry_partitionable(value: bool = True) -> Any:
         A context manager.
 
     Raises:
-        UnknownFlagError: when it is entered, with a value that is no bool.
+        UnknownFlagError: when it is entered, if the value is not a bool.
 
     Communication: none.
 
@@ -45,7 +45,7 @@ def threefry_partitionable(value: bool = True) -> Any:
 
 
 def default_device(device: Device | None) -> Any:
-    """Within a block, where values live that are not placed: those of `ts.array`, draws, `device_put` without a place.
+    """Within a block, the device of values without a placement: those of `ts.array`, draws, and plain `device_put`.
 
     Args:
         device: one of `ts.devices()`; None for the first one.
@@ -54,7 +54,7 @@ def default_device(device: Device | None) -> Any:
         A context manager. For the rest of the program: `ts.config.update("default_device", device)`.
 
     Raises:
-        UnknownFlagError: when it is entered, with what is no device.
+        UnknownFlagError: when it is entered, if it is not a device.
 
     Communication: none.
 
@@ -78,11 +78,11 @@ def disable_jit(disable: bool = True) -> Any:
         A context manager. For the rest of the program: `ts.config.update("disable_jit", True)`.
 
     Raises:
-        UnknownFlagError: when it is entered, with a value that is no bool.
+        UnknownFlagError: when it is entered, if the value is not a bool.
 
     Communication: none.
 
-    In JAX: pmap, too. Here pmap and shard_map are traced as ever: their functions run on the devices.
+    In JAX: pmap, too. Here pmap and shard_map are still traced: their functions run on the devices.
 
     Example:
         >>> import torch, tinyshard as ts
@@ -95,10 +95,10 @@ def disable_jit(disable: bool = True) -> Any:
 
 
 def device_by_default() -> Device:
-    """Where a value lives that is not placed.
+    """The device of a value without a placement.
 
     Raises:
-        RuntimeStateError: it was set to a device that is not there any more.
+        RuntimeStateError: it was set to a device that does not exist any more.
     """
     devices, chosen = lifecycle.devices(), config.read("default_device")
     if chosen is None:

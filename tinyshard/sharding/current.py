@@ -1,4 +1,4 @@
-"""Which mesh is current: what `set_mesh` or `with mesh:` chose, and what a mapped function runs on."""
+"""The current mesh: that of `set_mesh` or `with mesh:`, or of a mapped function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def get_mesh() -> Mesh | None:
 
     Communication: none.
 
-    In JAX: an empty mesh where there is none; and an error within jit.
+    In JAX: an empty mesh if there is none; and an error within jit.
 
     Example:
         >>> with AbstractMesh((2,), "x"):
@@ -26,14 +26,14 @@ def get_mesh() -> Mesh | None:
 
 
 def get_abstract_mesh() -> AbstractMesh | None:
-    """The current mesh without its devices; within shard_map and pmap that of the mapped axes, which are Manual there.
+    """The current mesh without its devices; within shard_map and pmap that of the mapped axes, which are Manual.
 
     Returns:
         An AbstractMesh; None if there is no current mesh.
 
     Communication: none.
 
-    In JAX: an empty mesh where there is none.
+    In JAX: an empty mesh if there is none.
 
     Example:
         >>> with AbstractMesh((2,), "x", axis_types=(AxisType.Explicit,)):

@@ -19,7 +19,7 @@ from tinyshard.draw.html import mesh_html
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding.axis_types import AxisType, checked_types
 
-_entered: list[Any] = []  # the meshes that were current before each `with mesh:` that runs
+_entered: list[Any] = []  # the meshes that were current before each open `with mesh:`
 
 
 class Mesh:
@@ -96,7 +96,7 @@ class Mesh:
 
     @property
     def platform(self) -> str:
-        """What the devices are: "cpu" or "gpu"."""
+        """The platform of the devices: "cpu" or "gpu"."""
         return str(self.devices.flat[0].platform)
 
     @property
@@ -137,7 +137,8 @@ class AbstractMesh(Mesh):
         others: none; an argument that a mesh does not have is refused.
 
     Raises:
-        MeshError: a size that is no positive int, duplicate names, not a name for each size, or axis_types as for Mesh.
+        MeshError: a size that is not a positive int, duplicate names, not a name for each size, or axis_types as for
+            Mesh.
         DtypeError: an argument that a mesh does not have.
 
     Communication: none; no process is started.
@@ -147,7 +148,7 @@ class AbstractMesh(Mesh):
         4096
     """
 
-    _may_be_manual = True  # as `get_abstract_mesh` gives it within shard_map
+    _may_be_manual = True  # as `get_abstract_mesh` returns it within shard_map
 
     def __init__(
         self, axis_sizes: int | Sequence[int], axis_names: str | Sequence[str], axis_types: Any = None, **others: Any
@@ -199,7 +200,7 @@ def make_mesh(
         A Mesh, its devices in row-major order.
 
     Raises:
-        MeshError: more devices asked for than there are, names that do not fit, or axis_types as for Mesh.
+        MeshError: more devices than there are, names that do not fit, or axis_types as for Mesh.
         DtypeError: an argument that make_mesh does not have.
 
     Communication: none.
@@ -242,7 +243,7 @@ def device_grid(
     """An array of devices of the given shape: the first ones of `devices`, row-major.
 
     Args:
-        whole: demand that every device finds a place.
+        whole: require that every device is used.
     """
     if devices is None:
         devices = lifecycle.devices()
@@ -261,7 +262,7 @@ def device_grid(
 
 
 class set_mesh:
-    """Make `mesh` the current one, so that a bare PartitionSpec can stand for a sharding.
+    """Make `mesh` the current one, so that a PartitionSpec can be used as a sharding.
 
     Call it for the rest of the program, or use it as a context manager.
 

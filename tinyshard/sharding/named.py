@@ -1,4 +1,4 @@
-"""NamedSharding and PartitionSpec: each dim of an array is cut by mesh axes that are called by their names."""
+"""NamedSharding and PartitionSpec: each dim of an array is cut by named axes of a mesh."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PartitionSpec(tuple[Any, ...]):
     __slots__ = ()
 
     def __new__(cls, *entries: str | tuple[str, ...] | None) -> PartitionSpec:
-        """One entry a dim."""
+        """One entry per dim."""
         return super().__new__(cls, tuple(map(_entry, entries)))
 
     def __getnewargs__(self) -> tuple[Any, ...]:
@@ -52,7 +52,7 @@ class PartitionSpec(tuple[Any, ...]):
 
 
 def _entry(entry: Any) -> Any:
-    """An entry in the one form that it has: no list, no tuple of one name or none."""
+    """An entry in its canonical form: not a list, not a tuple of one name or none."""
     names = () if entry is None else tuple(entry) if isinstance(entry, list | tuple) else (entry,)
     if not all(isinstance(name, str) for name in names):
         raise ShardingError(
@@ -72,7 +72,7 @@ class NamedSharding(Sharding):
 
     Args:
         mesh: the devices and the names of their axes.
-        spec: a PartitionSpec; dims past its end are whole, and along axes that it does not name lie copies.
+        spec: a PartitionSpec; dims past its end are whole, and along axes that it does not name there are copies.
         others: JAX's memory_kind may be None.
 
     Raises:
@@ -115,7 +115,7 @@ class NamedSharding(Sharding):
         return tuple(self.mesh.devices.flat)
 
     def layout(self, ndim: int) -> Layout:
-        """The plain form for an array of `ndim` dims. Raises ShardingError if the spec has more entries."""
+        """The layout of an array of `ndim` dims. Raises ShardingError if the spec has more entries."""
         if len(self.spec) > ndim:
             own = f"arrays of {len(self.spec)} dims or more"
             entries = "entry" if ndim == 1 else "entries"
@@ -174,7 +174,7 @@ def _check_spec(mesh: Mesh, spec: PartitionSpec, names: Sequence[tuple[str, ...]
 
 
 def spec_for(layout: Layout, mesh: Mesh) -> PartitionSpec | None:
-    """The spec that says `layout` on `mesh`; None if it cuts a dim by part of an axis."""
+    """The spec of `layout` on `mesh`; None if it cuts a dim by part of an axis."""
     whole = layout_on(mesh, tuple((i,) for i in range(len(mesh.axis_sizes))))
     common = refine([coarsest(layout), whole])
     if common is None:

@@ -1,4 +1,4 @@
-"""Where the parameters of a module live: from patterns of their names to shardings."""
+"""The shardings of a module's parameters, from patterns of their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shardings(module: Any, rules: Mapping[str, PartitionSpec], mesh: Mesh | None
         module: a `torch.nn.Module`, whose parameters are {name: tensor}; or a tree of tensors, in which the name of a
             leaf is its path, joined by dots. None stays None.
         rules: from patterns to specs, as {"*.attn.weight": P("model", None)}: `*` stands for any characters, dots too.
-            The first that fits counts; a parameter that none fits is replicated.
+            The first match counts; a parameter without a match is replicated.
         mesh: for the specs; None: that of `ts.set_mesh`.
 
     Returns:
@@ -29,7 +29,7 @@ def shardings(module: Any, rules: Mapping[str, PartitionSpec], mesh: Mesh | None
         `ts.device_put(dict(module.named_parameters()), shardings)`.
 
     Raises:
-        ShardingError: no mesh; a pattern that fits no parameter; a spec that does not fit the shape of a parameter.
+        ShardingError: no mesh; a pattern that matches no parameter; a spec that does not fit a parameter's shape.
 
     Communication: none.
 

@@ -1,6 +1,6 @@
 """PositionalSharding: a sharding that is shaped and reshaped like an array of devices.
 
-JAX had it until 0.6 and the seed lesson is written with it; NamedSharding says the same with names.
+JAX had it until 0.6, and the seed lesson uses it; NamedSharding expresses the same with names.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class PositionalSharding(Sharding):
 
     Raises:
         DtypeError: another argument.
-        MeshError: a device stands twice.
+        MeshError: a duplicate device.
         ShardingError: no devices.
 
     Communication: none.
 
     In JAX: `ts.sharding.PositionalSharding` was `jax.sharding.PositionalSharding` until it was removed; here a value of
-    lower rank takes the trailing dims, if the leading ones are 1, and a fully replicated one fits any rank.
+    lower rank uses the trailing dims, if the leading ones are 1, and a fully replicated sharding fits any rank.
 
     Example:
         >>> sharding = PositionalSharding([Device(i) for i in range(4)])
@@ -63,7 +63,7 @@ class PositionalSharding(Sharding):
 
     @classmethod
     def from_layout(cls, layout: Layout) -> PositionalSharding:
-        """The positional sharding whose plain form is `layout`."""
+        """The positional sharding with this layout."""
         sharding = cls.__new__(cls)
         sharding._layout = layout
         return sharding
@@ -75,12 +75,12 @@ class PositionalSharding(Sharding):
 
     @property
     def ndim(self) -> int:
-        """How many dims the arrays that it is for have."""
+        """The rank of the arrays that it fits."""
         return len(self.shape)
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices in the order in which they were given, whatever the shape."""
+        """The devices in the order in which they were passed, whatever the shape."""
         return tuple(Device(i, self._layout.platform) for i in self._layout.devices)
 
     def reshape(self, *shape: Any) -> PositionalSharding:
@@ -129,7 +129,7 @@ class PositionalSharding(Sharding):
         return self.transpose()
 
     def layout(self, ndim: int) -> Layout:
-        """The plain form for an array of `ndim` dims. Raises ShardingError if the rank does not fit."""
+        """The layout of an array of `ndim` dims. Raises ShardingError if the rank does not fit."""
         own = self._layout
         if own.is_replicated:
             return replace(own, dims=((),) * ndim)

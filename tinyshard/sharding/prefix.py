@@ -1,4 +1,4 @@
-"""A tree of shardings, or of axes, that is a prefix of a tree of values: one entry may stand for a whole subtree.
+"""A tree of shardings, or of axes, that is a prefix of a tree of values: one entry may apply to a whole subtree.
 
 prefix (rows, None)  ·  tree (x, {"w": w, "b": b})   ->   [rows, None, None]
 """
@@ -17,10 +17,10 @@ _BUILT_IN = (list, tuple, dict)
 
 
 def spread(problem: str, prefix: Any, tree: Any) -> list[Any]:
-    """One entry of the prefix for each leaf of the tree, leaves that are None left out.
+    """One entry of the prefix for each leaf of the tree, without leaves that are None.
 
     Args:
-        problem: what the error says first: "jit's out_shardings do not fit the result of f".
+        problem: the first line of the error: "jit's out_shardings do not fit the result of f".
         prefix: a tree of shardings or specs.
         tree: the tree of values.
 
@@ -47,7 +47,7 @@ def spread(problem: str, prefix: Any, tree: Any) -> list[Any]:
 def spread_over_arguments(
     what: str, function: str, prefix: Any, args: Sequence[Any], names: Sequence[str]
 ) -> list[Any]:
-    """`spread` over the positional arguments of a call; in its errors they have their names.
+    """`spread` over the positional arguments of a call, with their names in its errors.
 
     Example:
         >>> spread_over_arguments("jit's in_shardings", "f", ("rows",), (1, 2), ("x", "y"))
@@ -77,7 +77,7 @@ def check_entries(what: str, function: str, prefix: Any, names: Sequence[str]) -
 
 
 def entries(prefix: Sequence[Any]) -> str:
-    """How many entries a prefix has, in words: "1 entry"."""
+    """The number of entries of a prefix, in words: "1 entry"."""
     return "1 entry" if len(prefix) == 1 else f"{len(prefix)} entries"
 
 
@@ -95,7 +95,7 @@ def map_with(
     prefix: Any,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
-    """The tree of what a function makes of each leaf and of its entry of the prefix; None stays None."""
+    """Apply a function to each leaf and its entry of the prefix; None stays None."""
     leaves, form = tree_flatten(tree, is_leaf)
     entries = iter(spread(problem, prefix, tree))
     return tree_unflatten([None if x is None else function(x, next(entries)) for x in leaves], form)
@@ -104,13 +104,13 @@ def map_with(
 def paired(
     prefix: Any, tree: Any, is_entry: Callable[[Any], bool], misfit: Callable[[Any, Any], Exception]
 ) -> Iterator[tuple[Any, Any]]:
-    """Each entry of a prefix with the subtree that it stands for.
+    """Each entry of a prefix with the subtree that it applies to.
 
     Args:
         prefix: a tree of entries.
         tree: the tree of values.
-        is_entry: what of the prefix is an entry, and no container.
-        misfit: the error for a part of the prefix that has not the containers of its subtree.
+        is_entry: whether a part of the prefix is an entry, and not a container.
+        misfit: the error for a part of the prefix whose containers are not those of its subtree.
 
     Example:
         >>> list(paired((0, {"w": 1}), (2, {"w": (3, 4)}), lambda x: isinstance(x, int), lambda p, t: ValueError()))
@@ -135,12 +135,12 @@ def paired(
 
 
 def is_container(x: Any) -> bool:
-    """Whether x, of a prefix, is not an entry: a list, a tuple, a dict, or of a type that torch's trees know."""
+    """Whether x, of a prefix, is not an entry: a list, a tuple, a dict, or of a type registered with torch's trees."""
     return not isinstance(x, PartitionSpec) and (isinstance(x, _BUILT_IN) or not tree_is_leaf(x))
 
 
 def _opened(x: Any) -> tuple[list[Any], TreeSpec]:
-    """What is directly in a container, and how that is put together."""
+    """The direct children of a container, and its structure."""
     return tree_flatten(x, is_leaf=lambda part: part is not x)
 
 
