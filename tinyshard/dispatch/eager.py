@@ -1,6 +1,6 @@
 """One torch op on Arrays: a graph of one node, compiled as a jitted function is, then called on the devices.
 
-It is compiled once for its operands' shapes, dtypes and layouts, and its other arguments. Calling it again costs one
+It is compiled once for its operands' shapes, dtypes and layouts, and its other arguments. After that a call is one
 message.
 """
 
@@ -34,7 +34,7 @@ from tinyshard.partition.op_table import is_random, op_traits
 from tinyshard.runtime.cache import Recent
 
 MAX_EXECUTABLES = 4096
-_SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
+_SEVERAL = (list, tuple)  # used by every op: `list | tuple` would be constructed each time
 
 _executables: Recent[Any, Executable] = Recent(MAX_EXECUTABLES)
 
@@ -42,24 +42,24 @@ _mode, _PROXY = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROX
 
 
 def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one op of which some operand is an Array.
+    """Run one op with an Array among its operands.
 
     Args:
         op: an OpOverload.
         args, kwargs: its arguments; tensors among them may be Arrays or plain.
 
     Returns:
-        What the op returns, with Arrays for tensors; at once, unless only the values tell the shape.
+        The results of the op, with Arrays for tensors; at once, unless a shape depends on values.
 
     Raises:
         ImmutableError: the op changes an Array in place.
         StatefulRandomError: the op draws from torch's own generator.
-        TracedValueError: torch traces a function that sees an Array.
+        TracedValueError: torch traces a function that uses an Array.
         ShardingError: committed operands on different devices.
-        DtypeError: it asks for a torch device that Arrays do not live on; an operand, or a result, is of a kind that no
+        DtypeError: it names a torch device other than that of Arrays; an operand, or a result, is of a kind that no
             device can hold.
 
-    Communication: what the op needs, as the text of its program says.
+    Communication: that of the op, by the text of its program.
     """
     if _mode(_PROXY) is not None and this_thread.recorder is None:
         raise TracedValueError(
@@ -83,12 +83,12 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if known.is_mutable:
         if any(isinstance(x, Array) for x in written(op, args, kwargs)):
             return rebind(op, args, kwargs)
-        return op(*device_get(args), **device_get(kwargs))  # into plain tensors: the values come to the host
+        return op(*device_get(args), **device_get(kwargs))  # into plain tensors: the values are copied to the host
     if known.is_answer:
         return op(*device_get(args), **device_get(kwargs))  # item(), equal(): the answer is a Python value
     if "device" in kwargs:
         kind = _kind(op, kwargs["device"])
-        if kind == "meta":  # torch.func asks for shapes only
+        if kind == "meta":  # torch.func needs only shapes
             return op(
                 *tree_map_only(Array, lambda x: torch.empty(tuple(x.shape), dtype=x.dtype, device=kind), args), **kwargs
             )
@@ -122,7 +122,7 @@ def _alias(x: Array) -> Array:
 def _executable(
     op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], assignment: DeviceAssignment
 ) -> Executable:
-    """The executable for operands of these shapes and layouts: kept, or made now."""
+    """The executable for operands of these shapes and layouts: cached, or compiled now."""
     cache_key = (
         _key(args, assignment),
         _key(kwargs, assignment),
@@ -170,7 +170,7 @@ def _key(tree: Any, assignment: DeviceAssignment) -> Any:
     if isinstance(tree, Array) and tree._layout.devices == assignment.devices:
         return (tree._meta, tree._layout)
     if isinstance(tree, torch.Tensor):
-        return (tree.shape, tree.dtype)  # it can be put where the op wants it
+        return (tree.shape, tree.dtype)  # it can be placed where the op needs it
     if isinstance(tree, _SEVERAL):
         return (type(tree), *[_key(item, assignment) for item in tree])
     if isinstance(tree, dict):
@@ -179,7 +179,7 @@ def _key(tree: Any, assignment: DeviceAssignment) -> Any:
 
 
 def _graph(op: Any, args: Any, kwargs: Any) -> torch.fx.GraphModule:
-    """The graph of one op: an input for each tensor among its arguments, and what it returns."""
+    """The graph of one op: an input for each tensor among its arguments, and its results."""
     graph, names = torch.fx.Graph(), map("x{}".format, itertools.count())
 
     def placeholder(x: torch.Tensor) -> torch.fx.Node:
@@ -189,7 +189,7 @@ def _graph(op: Any, args: Any, kwargs: Any) -> torch.fx.GraphModule:
 
     node_args, node_kwargs = tree_map_only(torch.Tensor, placeholder, (args, kwargs))
     node = graph.call_function(op, node_args, node_kwargs)
-    if primitive_of(op) is not None:  # its own rules ask for the type of its result
+    if primitive_of(op) is not None:  # its own rules need the type of its result
         node.meta["val"] = op(*tree_map_only(torch.fx.Node, lambda x: x.meta["val"], node_args), **kwargs)
     graph.output(node)
     module = torch.fx.GraphModule(torch.nn.Module(), graph)

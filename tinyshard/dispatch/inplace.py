@@ -1,13 +1,13 @@
-"""In-place ops: a user's are refused; those that torch makes on values of its own give the handles new values.
+"""In-place ops: the user's are refused; those of torch on its own values give the handles new values.
 
 torch's composite functions and its gradients change intermediates in place: `F.linear` of a vector squeezes its
 result, `irfft`'s gradient doubles a slice of a fresh tensor, `svd`'s fills a diagonal. Such a value was made inside the
-running call (`array.origin`), and no one else has it. Devices never change a value: the handle gets another.
+running call (`array.origin`), and no other code has it. Devices never change a value: the handle gets another one.
 
-    w = x * 2                a root: a handle of its own
+    w = x * 2                a root: a handle that is not a view
     part = w[:, 1:]          a view: it remembers `w` and the ops that lead from it (`tinyshard.arrays.views`)
     part.mul_(3)             one program: w is copied, the ops lead to the part, mul_ changes it. Tracing makes that
-                             functional. Its results, w and each view of w that is still there, are the handles' values
+                             functional. Its results, w and each live view of w, are the handles' new values
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an op that changes its operands, on values made inside the running call.
 
     Returns:
-        What the op returns; a target has the new values, and so has all that shares memory with it in torch.
+        The results of the op; a target, and all handles that share memory with it in torch, have the new values.
 
     Raises:
-        ImmutableError: a target is the user's, or a part of what is the user's.
+        ImmutableError: a target is the user's, or a part of a user's value.
     """
     targets: list[Any] = [x for x in written(op, args, kwargs) if isinstance(x, torch.Tensor)]
     only_shape = torch.Tag.inplace_view in op.tags
@@ -56,7 +56,7 @@ def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if writes_for_a_module() and out_of_place(op) is not None:
             return _given_to_module(op, args, kwargs, targets)
         _refuse_op(op, args, kwargs)
-    with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
+    with torch._C.DisableTorchFunctionSubclass():  # values made here belong to the running call
         if only_shape:
             return _reshaped(op, args, kwargs)
         target, functional = targets[0], out_of_place(op)
@@ -67,17 +67,17 @@ def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _given_to_module(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Sequence[Any]) -> Any:
-    """An op by which torch writes to the parameters of a module, or to gradients: the handles get the new values."""
+    """Run an op by which torch writes to the parameters of a module, or to gradients: their handles get new values."""
     results = out_of_place(op)(*args, **kwargs)
     for target, result in zip(targets, results if isinstance(results, list | tuple) else [results], strict=True):
-        if isinstance(target, Array):  # it stays where it is
+        if isinstance(target, Array):  # it keeps its placement
             target._take(move(result, target._layout, committed=target.committed, sharding=target._sharding))
         else:
             target.copy_(result)
     return args[0]
 
 
-# ops in place that torch has no function for -> what gives their values
+# in-place ops without a torch function -> an expression for their values
 _WITHOUT_FUNCTION = {
     "copy": "value.to(x.dtype).expand_as(x)",
     "zero": "torch.zeros_like(x)",
@@ -108,7 +108,7 @@ def _refuse_op(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 @cache
 def out_of_place(op: Any) -> Any:
-    """The op of the same arguments that returns the new value: `pow.Tensor_Scalar` for `pow_.Scalar`; None if none is.
+    """The op with the same arguments that returns the new value: `pow.Tensor_Scalar` for `pow_.Scalar`; or None.
 
     Example:
         >>> out_of_place(aten.pow_.Scalar)
@@ -126,19 +126,19 @@ def out_of_place(op: Any) -> Any:
     return next((each for each in overloads if takes(each) == takes(op)), None)
 
 
-# ---- a write that others see ------------------------------------------------------------------------------------
+# ---- writes to shared memory ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A tensor among the arguments: its number, and how it is reached from the operand of this number."""
+    """A tensor among the arguments: the number of its root's operand, and the ops that lead to it from there."""
 
     number: int
     chain: tuple[Link, ...] = ()
 
 
 def _written_through(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Sequence[Array]) -> Any:
-    """Run the op on copies of the targets' roots, and give each handle that shares their memory what it then holds."""
+    """Run the op on copies of the targets' roots, and give each handle that shares their memory its new values."""
     roots = list({id(root): root for root in map(root_of, targets)}.values())
     numbers = {id(root): number for number, root in enumerate(roots)}
     operands: list[torch.Tensor] = list(roots)
@@ -174,7 +174,7 @@ def _written_through(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
 
 
 def _call(key: Any, function: Any, operands: Sequence[torch.Tensor]) -> list[Array]:
-    """Call a function of tensors as one program: kept for this key and these operands, or made now."""
+    """Call a function of tensors as one program: cached for this key and these operands, or compiled now."""
     assignment = assignment_of(operands)
     specs = tuple(spec_of(x, assignment) for x in operands)
     key = (key, assignment.devices, specs)
@@ -191,14 +191,14 @@ def _is_written(returned: Any) -> bool:
 
 
 def _fresh(op: Any, outputs: Any) -> list[torch.Tensor]:
-    """The results that are no target."""
+    """The results that are not targets."""
     results = outputs if isinstance(outputs, tuple) else (outputs,)
     pairs = zip(op._schema.returns, results, strict=True) if op._schema.returns else ()
     return [x for returned, x in pairs if not _is_written(returned)]
 
 
 def _returned(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fresh: Sequence[Array]) -> Any:
-    """What the op returns: the handles of its targets, and new ones."""
+    """The results of the op: the handles of its targets, and new ones."""
     given = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
     by_alias = {frozenset(a.alias_info.before_set): given.get(a.name) for a in op._schema.arguments if a.alias_info}
     following = iter(fresh)
@@ -212,7 +212,7 @@ def _returned(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fresh: Seq
 
 
 def _reshaped(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Array:
-    """Run an op as `squeeze_`. What shares the target's memory is not changed any more: autograd could not follow."""
+    """Run an op as `squeeze_`. Handles that share its memory are not changed any more: autograd could not follow."""
     target: Array = args[0]
     functional = out_of_place(op)
     if functional is None:
@@ -228,7 +228,7 @@ def _reshaped(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Array:
 
 
 def _reshape_handle(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Change the shape that the handle itself has, as torch's own wrappers of tensors do it."""
+    """Change the shape of the handle itself, as torch's own tensor wrappers do."""
     before = torch._C._meta_in_tls_dispatch_include()
     torch._C._set_meta_in_tls_dispatch_include(True)
     try:
