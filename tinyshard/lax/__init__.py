@@ -1,4 +1,4 @@
-"""Collectives over named axes, the same under vmap, pmap and shard_map; loops; the constraint on where a value lives.
+"""Collectives over named axes, the same under vmap, pmap and shard_map; loops; sharding constraints.
 
 reduce      psum pmean pmax pmin
 gather      all_gather psum_scatter
@@ -12,10 +12,10 @@ while_loop  while_loop
 branches    cond switch
 associative_scan  associative_scan
 constraint  with_sharding_constraint; ts.reshard
-out_sharding  dot einsum reshape: ops of torch's that are told how their result is cut
+out_sharding  dot einsum reshape: torch ops with an argument for the sharding of their result
 dynamic_slice  dynamic_slice dynamic_slice_in_dim dynamic_index_in_dim dynamic_update_slice ...
 stop_gradient  stop_gradient
-operands    what the collectives take: axis names, groups, dims, trees
+operands    the arguments of collectives: axis names, groups, dims, trees
 
 To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
 """

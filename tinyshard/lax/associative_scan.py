@@ -23,11 +23,11 @@ def associative_scan(
 ) -> Any:
     """Combine elements along a dim: result i is `fn(... fn(fn(e0, e1), e2) ..., ei)`.
 
-    The function is called on many pairs at once, about 2 log2(n) times in all: there is no loop, and everything that
-    works on its ops works here. It has to be associative: `fn(fn(a, b), c)` is `fn(a, fn(b, c))`.
+    The function is called on many pairs at once, about 2 log2(n) times in all: there is no loop, and all
+    transformations of its ops work here. It must be associative: `fn(fn(a, b), c)` is `fn(a, fn(b, c))`.
 
     Args:
-        fn: of two trees of elements, each with some along the dim: combines them pair by pair, as `torch.add` does.
+        fn: takes two trees of elements, several along the dim: combines them pair by pair, as `torch.add` does.
         elems: a tree of tensors of the same size along the dim.
         reverse: whether to go from the last element to the first.
         axis: the dim, which may be negative.
@@ -37,10 +37,10 @@ def associative_scan(
         A tree as elems is.
 
     Raises:
-        MappingError: no tensors, sizes that differ, or a dim that is not there.
-        DtypeError: fn returns another tree, shape or dtype than it is given.
+        MappingError: no tensors, sizes that differ, or a dim that does not exist.
+        DtypeError: fn returns another tree, shape or dtype than it is passed.
 
-    Communication: none but that of fn along other dims; along the dim itself operands are gathered.
+    Communication: only that of fn along other dims; along the dim itself operands are gathered.
 
     Example:
         >>> associative_scan(torch.add, torch.tensor([1, 2, 3, 4]))
@@ -76,7 +76,7 @@ def associative_scan(
 
 
 def _running(combine: Combine, elements: Tensors, dims: list[int]) -> Tensors:
-    """Of elements 0 1 2 3 4: those of the pairs 01 and 23 are results 1 and 3; 2 is 01 with 2, and 4 is 0123 with 4."""
+    """For elements 0 1 2 3 4: the scan of the pairs 01, 23 gives results 1 and 3; 2 is 01 with 2, and 4 is 0123 with 4."""
     count = elements[0].shape[dims[0]]
     if count < 2:
         return elements

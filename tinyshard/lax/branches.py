@@ -1,4 +1,4 @@
-"""cond and switch: one of several functions is called, and a value says which."""
+"""cond and switch: one of several functions is called, chosen by a value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cond(pred: Any, true_fun: Branch, false_fun: Branch, *operands: Any, **other
     on plain tensors one function is called. Its gradient runs one branch, too.
 
     Args:
-        pred: a bool[] or number[], or a Python value, by which the function is chosen at once.
+        pred: a bool[] or number[], or a Python value, which chooses the function at once.
         true_fun: a function of the operands that returns a tree of tensors.
         false_fun: likewise; both results have the same tree, shapes and dtypes.
         operands: trees of tensors.
@@ -50,7 +50,7 @@ def cond(pred: Any, true_fun: Branch, false_fun: Branch, *operands: Any, **other
 
     Communication: that of the branch; if any branch communicates, an all_reduce of 4 bytes, by which the devices agree.
 
-    In JAX: as here. `torch.cond` in a program runs both branches.
+    In JAX: the same. `torch.cond` in a program runs both branches.
 
     Example:
         >>> cond(torch.tensor(True), torch.sin, torch.cos, torch.tensor(0.0))
@@ -63,12 +63,12 @@ def cond(pred: Any, true_fun: Branch, false_fun: Branch, *operands: Any, **other
 
 
 def switch(index: Any, branches: Sequence[Branch], *operands: Any, **others: Any) -> Any:
-    """Call one of several functions: `branches[index](*operands)`, an index out of range being the nearest in it.
+    """Call one of several functions: `branches[index](*operands)`, with the index clamped to the range.
 
     As `cond`, with a number in place of a predicate.
 
     Args:
-        index: an int[], or an int, by which the function is chosen at once.
+        index: an int[], or an int, which chooses the function at once.
         branches: functions of the operands; their results have the same tree, shapes and dtypes.
         operands: trees of tensors.
         others: none; an argument that JAX has is refused with what to write in its place.
@@ -115,7 +115,7 @@ def _called(index: torch.Tensor, branches: tuple[Branch, ...], operands: tuple[A
         return _in_program(index, branches, operands)
     if has_array((index, operands)):
         return _jitted(index, branches, operands)
-    if torch._C._functorch.maybe_current_level() is not None:  # the number may be another one for each example
+    if torch._C._functorch.maybe_current_level() is not None:  # the number may differ between examples
         results, form = _results([branch(*operands) for branch in branches])
         return tree_unflatten(chosen(index.int(), results), form)
     return branches[int(index)](*operands)
@@ -124,7 +124,7 @@ def _called(index: torch.Tensor, branches: tuple[Branch, ...], operands: tuple[A
 def _on_arrays(index: torch.Tensor, branches: tuple[Branch, ...], operands: tuple[Any, ...]) -> Any:
     if is_tracing():
         return _in_program(index, branches, operands)
-    # a function with a derivative of its own, which is differentiated op by op
+    # a function with a custom derivative, which is differentiated op by op
     results, form = _results([branch(*operands) for branch in branches])
     return tree_unflatten(chosen(index.int(), results), form)
 
@@ -134,13 +134,13 @@ _jitted = Jitted(_on_arrays, static_argnums=(1,))
 
 
 def _results(several: Sequence[Any]) -> tuple[list[Tensors], TreeSpec]:
-    """The results of all branches, as tensors, and how each is put together. Raises DtypeError where they differ."""
+    """The results of all branches, as tensors, and their trees. Raises DtypeError if they differ."""
     flattened = [flat(result) for result in several]
     return [xs for xs, _ in flattened], _check_alike([([*map(shaped_type_of, xs)], form) for xs, form in flattened])
 
 
 def _check_alike(kinds: Sequence[tuple[list[ShapedType], TreeSpec]]) -> TreeSpec:
-    """How the results of all branches are put together. Raises DtypeError where they, or shapes and dtypes, differ."""
+    """The common tree of the results of all branches. Raises DtypeError if trees, shapes or dtypes differ."""
     if any(kind != kinds[0] for kind in kinds):
         raise DtypeError(
             "the branches of a cond or switch have different results",
@@ -196,7 +196,7 @@ def _check_varying_alike(axes: Sequence[Sequence[frozenset[str]]]) -> None:
 
 
 def _widened(branches: Sequence[Traced], count: int) -> tuple[Traced, ...]:
-    """Branches that all take the `count` operands, and then what any of them closes over."""
+    """Branches that all take the `count` operands, and then the closed-over tensors of all."""
     closed = [branch.inputs[count:] for branch in branches]
     for number, branch in enumerate(branches):
         graph = branch.graph.graph

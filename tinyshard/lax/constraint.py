@@ -1,4 +1,4 @@
-"""Where an intermediate value of a jitted function lives: constrained, or moved."""
+"""The sharding of an intermediate value of a jitted function: constrained, or changed."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tinyshard.sharding.prefix import map_with
 
 
 def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
-    """Say where an intermediate value of a jitted function should live; the partitioner brings it there.
+    """Constrain the sharding of an intermediate value of a jitted function; the partitioner reshards it.
 
     Args:
         tree: a tensor or a tree of tensors.
         shardings: a Sharding, or with `set_mesh` a PartitionSpec, for every leaf; or a tree of them that is a prefix.
 
     Returns:
-        The same values, laid out so. Outside of jit it is `device_put`.
+        The same values in these shardings. Outside of jit it is `device_put`.
 
     Raises:
         ShardingError: None for a sharding; wrong rank or uneven split; along Explicit axes another sharding than the
             value has; or inside pmap or shard_map, where each device has its own value.
 
-    Along Explicit axes it checks that the value is cut so already, as in JAX: `ts.reshard` moves it.
+    Along Explicit axes it checks that the value already has the sharding, as in JAX: `ts.reshard` moves it.
 
-    Communication: what the new layout needs.
+    Communication: the collectives that reshard the value.
 
-    In JAX: under vmap the constraint holds for each example; here it is then left out. Inside jit a constraint may cut
-    a dim unevenly, and the compiler pads; here every block has the size that a learner can work out.
+    In JAX: under vmap the constraint applies to each example; here it is then left out. Inside jit a constraint may cut
+    a dim unevenly, and the compiler pads; here all blocks have the same size.
 
     Example:
         >>> import tinyshard as ts
@@ -70,7 +70,7 @@ def _constrained(x: Any, place: Any) -> Any:
 
 
 def reshard(tree: Any, out_shardings: Any) -> Any:
-    """Move values to another sharding: a step that an explicit program writes down.
+    """Move values to another sharding: an explicit step of the program.
 
     Args:
         tree: a tensor or a tree of tensors.
@@ -78,17 +78,17 @@ def reshard(tree: Any, out_shardings: Any) -> Any:
             the mesh that the value is cut over, else for the one that is set.
 
     Returns:
-        The same values, laid out so; traced ones have the new type at once.
+        The same values in these shardings; traced ones have the new type at once.
 
     Raises:
         ShardingError: None, a spec without a mesh, wrong rank or uneven split; or inside pmap or shard_map, where each
             device has its own value.
 
-    It can be differentiated: the gradient has the sharding of the value that was given.
+    It is differentiable: the gradient has the sharding of the argument.
 
-    Communication: what the new layout needs.
+    Communication: the collectives that reshard the value.
 
-    In JAX: `jax.sharding.reshard`, for Explicit axes alone; here it moves values along Auto axes too.
+    In JAX: `jax.sharding.reshard`, only for Explicit axes; here it moves values along Auto axes too.
 
     Example:
         >>> import tinyshard as ts

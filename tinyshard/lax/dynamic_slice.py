@@ -1,7 +1,7 @@
-"""Blocks of a tensor that begin where a number on the devices says: taken, and written.
+"""Read and write blocks of a tensor at positions that are numbers on the devices.
 
-A dim that a block has whole stays cut as it is; along the others a written tensor stays cut, and one that is read from
-is whole. A start that would let the block reach over an end is moved so that it ends there.
+A dim that a block covers whole stays cut; along all other dims a written tensor stays cut, and one that is read is
+gathered. A start is clamped so that the block stays inside the tensor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int], 
         DtypeError: a start that is not an int.
         MappingError: starts or sizes for another number of dims, or a size that the tensor does not have.
 
-    Communication: a dim that is cut, and of which the block is a part, is gathered; other dims stay cut.
+    Communication: a cut dim that the block does not cover whole is gathered; other dims stay cut.
 
     Example:
         >>> dynamic_slice(torch.arange(12).reshape(3, 4), (torch.tensor(1), 2), (2, 2))
@@ -62,7 +62,7 @@ def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: 
         The block: as the operand, but along the dim of slice_size.
 
     Raises:
-        DtypeError, MappingError: as `dynamic_slice`, or there is no such dim.
+        DtypeError, MappingError: as `dynamic_slice`, or the operand does not have the dim.
 
     Communication: as `dynamic_slice`.
 
@@ -88,7 +88,7 @@ def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool
         The slice.
 
     Raises:
-        DtypeError, MappingError: as `dynamic_slice`, or there is no such dim.
+        DtypeError, MappingError: as `dynamic_slice`, or the operand does not have the dim.
 
     Communication: as `dynamic_slice`.
 
@@ -112,13 +112,13 @@ def dynamic_update_slice(operand: Any, update: Any, start_indices: Any, **others
         others: none.
 
     Returns:
-        As the operand; it has gradients by the operand and by the block.
+        As the operand; it has gradients with respect to the operand and the block.
 
     Raises:
         DtypeError: a start that is not an int, or an update of another dtype.
         MappingError: another number of dims, or a block that is larger than the tensor.
 
-    Communication: the block is whole along a dim of which it is a part; the operand stays cut.
+    Communication: the block is gathered along a dim that it does not cover whole; the operand stays cut.
 
     Example:
         >>> dynamic_update_slice(torch.zeros(5), torch.ones(2), (torch.tensor(4),))
@@ -135,13 +135,13 @@ def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axi
         operand: a tensor.
         update: the block: a tensor of as many dims, of the same dtype.
         start_index: an int, or an int[].
-        axis: the dim; along the others the block begins at 0.
+        axis: the dim; along all other dims the block begins at 0.
 
     Returns:
         As the operand.
 
     Raises:
-        DtypeError, MappingError: as `dynamic_update_slice`, or there is no such dim.
+        DtypeError, MappingError: as `dynamic_update_slice`, or the operand does not have the dim.
 
     Communication: as `dynamic_update_slice`.
 
@@ -167,7 +167,7 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
         As the operand.
 
     Raises:
-        DtypeError, MappingError: as `dynamic_update_slice`, or there is no such dim.
+        DtypeError, MappingError: as `dynamic_update_slice`, or the operand does not have the dim.
 
     Communication: as `dynamic_update_slice`.
 
@@ -186,7 +186,7 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
 
 
 def as_tensor_here(value: Any) -> Tensor:
-    """A tensor as it is; what can be made one."""
+    """The argument as a tensor."""
     return value if isinstance(value, Tensor) else as_tensor(value)
 
 
@@ -211,7 +211,7 @@ def _taken(what: str, x: Tensor, starts: Any, sizes: Sequence[int]) -> Tensor:
 
 
 def _written(what: str, x: Tensor, update: Tensor, starts: Any) -> Tensor:
-    """Each element is asked whether it is in the block; so a device writes its own part of the tensor."""
+    """Write by a mask of the elements in the block, so that a device writes its own part of the tensor."""
     if x.dtype != update.dtype:
         got, try_ = f"{update.dtype} into {x.dtype}", f"update.to({x.dtype})"
         raise DtypeError(f"{what} writes values of another dtype", got=got, try_=try_)
@@ -231,7 +231,7 @@ def _written(what: str, x: Tensor, update: Tensor, starts: Any) -> Tensor:
 
 
 def _blocks(what: str, x: Tensor, starts: Any, sizes: Sequence[int]) -> list[tuple[Any, int]]:
-    """For each dim where the block begins, inside of the tensor, and how long it is."""
+    """For each dim the start of the block, clamped to the tensor, and its size."""
     if isinstance(starts, Tensor) and starts.dim() != 1:
         raise MappingError(f"{what} takes a start for each dim", got=f"a tensor of shape {tuple(starts.shape)}")
     given = list(starts.unbind(0)) if isinstance(starts, Tensor) else list(starts)

@@ -1,4 +1,4 @@
-"""Everyone sends a block to everyone."""
+"""Every position sends a block to every position."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tinyshard.primitives.collective import Groups, axis_total, collective
 def all_to_all(
     x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
 ) -> Any:
-    """Each cuts its value in n blocks along one dim, sends block j to j, and joins what it gets along another dim.
+    """Cut the value into n blocks along one dim, send block j to position j, and join the received blocks along a dim.
 
     Args:
         x: a tensor, or a tree of them.
         axis_name: a bound name, or a tuple of names, most significant first.
         split_axis: the dim that is cut; its size is n, or with `tiled` a multiple of n.
-        concat_axis: the dim of the result along which the blocks lie: a new one of size n, or with `tiled` one that is
-            there.
-        axis_index_groups: lists of positions, of equal size, that work each for itself; over several axes of devices
+        concat_axis: the dim of the result along which the blocks are joined: a new one of size n, or with `tiled` an
+            existing one.
+        axis_index_groups: lists of positions, of equal size, that communicate separately; over several axes of devices
             the positions count row-major.
-        tiled: keep the split dim, of size k / n; otherwise it goes.
+        tiled: keep the split dim, of size k / n; otherwise it is removed.
 
     Returns:
         The tree, with as many values. Its gradient is the all_to_all back.
@@ -58,7 +58,7 @@ def _exchanged(what: str, x: Any, axis_name: Any, dims: Any, axis_index_groups: 
         check_cut(leaf, split, size, tiled, what)
         if tiled:
             return _swap(leaf, axes, groups, split, join)
-        # the new dim stands at `join` once the split dim is gone
+        # the new dim is at `join` after the split dim is removed
         position = join if join <= split else join + 1
         leaf, split = leaf.unsqueeze(position), split + (position <= split)
         return _swap(leaf, axes, groups, split, position).squeeze(split)
@@ -69,7 +69,7 @@ def _exchanged(what: str, x: Any, axis_name: Any, dims: Any, axis_index_groups: 
 def _swap(x: torch.Tensor, axes: tuple[str, ...], groups: Groups | None, split: int, join: int) -> torch.Tensor:
     if len(one_by_one(axes)) == 1:
         return collective("all_to_all", x, axes, groups, split=split, join=join)
-    # over axes of both kinds: everyone looks at all values, and takes its own blocks
+    # over axes of both kinds: every position gathers all values, and takes its own blocks
     size = axis_total(axes)
     blocks = all_gather(x, axes).unflatten(1 + split, (size, x.shape[split] // size))
     mine = selected(blocks, 1 + split, axis_index(axes).reshape(1)).squeeze(1 + split)
@@ -83,7 +83,7 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
         x: a tensor, or a tree of them.
         axis_name: a bound name, or a tuple of names.
         axis: the dim.
-        axis_index_groups: lists of positions, of equal size, that swap each for itself.
+        axis_index_groups: lists of positions, of equal size, that swap separately.
 
     Returns:
         The tree, with the same shapes and dtypes.

@@ -25,9 +25,9 @@ def all_gather(
     Args:
         x: a tensor, or a tree of them.
         axis_name: a bound name, or a tuple of names, most significant first.
-        axis: the dim of the result along which they lie; counted from the end if negative.
-        tiled: joined along the dim that is there (size n * k), in place of a new dim (size n).
-        axis_index_groups: lists of positions, of equal size, that gather each for itself; over several axes of devices
+        axis: the dim of the result along which they are joined; counted from the end if negative.
+        tiled: join along the existing dim (size n * k), in place of a new dim (size n).
+        axis_index_groups: lists of positions, of equal size, that gather separately; over several axes of devices
             the positions count row-major.
         to: within a shard_map with check_vma=True, the type of the result: "varying", or "invarying", so that a spec of
             out_specs may leave the axis out. It has no effect elsewhere.
@@ -68,15 +68,15 @@ def all_gather(
 def psum_scatter(
     x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
 ) -> Any:
-    """The sum over a named axis, of which each gets one block.
+    """The sum over a named axis; each position gets one block of it.
 
     Args:
         x: a tensor, or a tree of them.
         axis_name: a bound name, or a tuple of names, most significant first.
         scatter_dimension: the dim that is cut; its size is n, the size of the axis, or with `tiled` a multiple of n.
-        axis_index_groups: lists of positions, of equal size, that work each for itself; over several axes of devices
+        axis_index_groups: lists of positions, of equal size, that communicate separately; over several axes of devices
             the positions count row-major.
-        tiled: keep the dim, of size k / n; otherwise it goes.
+        tiled: keep the dim, of size k / n; otherwise it is removed.
 
     Returns:
         The tree, with an n-th of the values. Its gradient is all_gather of the gradient.
@@ -107,7 +107,7 @@ def psum_scatter(
     return on_leaves(one, x, adds="psum_scatter")
 
 
-# a way to cut a dim that is not as long as the axis
+# how to cut a dim whose size is not that of the axis
 _UNTILED = {
     "all_to_all": "tiled=True, which takes a multiple of it",
     "psum_scatter": "tiled=True, which takes a multiple of it",

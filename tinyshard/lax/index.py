@@ -1,4 +1,4 @@
-"""Where one stands along a named axis, and how long it is."""
+"""The position along a named axis, and its size."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def axis_index(axis_name: Any) -> torch.Tensor:
         axis_name: a bound name, or a tuple of names, whose positions count the last fastest.
 
     Returns:
-        An int32[] of its own for each position.
+        An int32[], different for each position.
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: a name that is not a string, or stands twice.
+        MappingError: a name that is not a string, or a repeated one.
 
     Communication: none.
 
@@ -45,7 +45,7 @@ def axis_index(axis_name: Any) -> torch.Tensor:
 
 
 def axis_size(axis_name: Any) -> int:
-    """How many positions a named axis has; of a tuple of names the product.
+    """The size of a named axis; for a tuple of names the product.
 
     Args:
         axis_name: a bound name, or a tuple of names.
@@ -55,7 +55,7 @@ def axis_size(axis_name: Any) -> int:
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: a name that is not a string, or stands twice.
+        MappingError: a name that is not a string, or a repeated one.
 
     Communication: none.
 
@@ -85,7 +85,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: a name that is not a string, or stands twice.
+        MappingError: a name that is not a string, or a repeated one.
         DtypeError: another `to`.
 
     Communication: none; of its gradient one all_reduce.

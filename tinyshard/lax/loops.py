@@ -1,4 +1,4 @@
-"""fori_loop, and map: loops that are scans, of a counter and of rows alone."""
+"""fori_loop, and map: scans of a counter, and of rows without a carry."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def fori_loop(
 ) -> Any:
     """Loop over the numbers from `lower` to `upper` - 1: `val = body_fun(i, val)`.
 
-    Between ints it is a `scan` of the numbers: one step of a program, differentiable, and a loop of Python's on plain
-    tensors. With a bound that is computed it is a `while_loop`, which has no gradient in reverse.
+    Between ints it is a `scan` of the numbers: one step of a program, differentiable, and a Python loop on plain
+    tensors. With a computed bound it is a `while_loop`, which has no reverse-mode gradient.
 
     Args:
         lower: the first number, an int or an int[].
         upper: one more than the last number, an int or an int[].
-        body_fun: `body_fun(i, val)`: a round; i is an int64[], and the result is as val is, in tree, shapes and dtypes.
+        body_fun: `body_fun(i, val)`: a round; i is an int64[], and the result has the tree, shapes and dtypes of val.
         init_val: the first value, a tree of tensors and numbers.
-        unroll: how many rounds are written out in one body, between ints; True for all of them.
+        unroll: the number of rounds in one body, between ints; True for all of them.
         others: none; an argument that JAX has is refused with what to write in its place.
 
     Returns:
-        The last value; init_val if there is no number.
+        The last value; init_val if there are no rounds.
 
     Raises:
         DtypeError: bounds that are not whole numbers, or a value that changes its tree, shape or dtype from round to
@@ -57,7 +57,7 @@ def fori_loop(
 
 @dataclass(frozen=True)
 class _Counted:
-    """A body of fori_loop as one of scan; equal for equal ones, so that it is traced once."""
+    """A body of fori_loop as one of scan; equal for equal bodies, so that it is traced once."""
 
     body: Callable[[Any, Any], Any]
 
@@ -95,14 +95,14 @@ def _bound(value: Any, name: str) -> Any:
 
 
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None, **others: Any) -> Any:
-    """Call a function on each row of some operands, one after the other, and stack what it gives.
+    """Call a function on each row of some operands, one after the other, and stack the results.
 
     As `vmap(f)(xs)`, in the memory of one row: it is a `scan` without a carry.
 
     Args:
         f: a function of a row, a tree as xs; its result is a tree of tensors.
         xs: a tree of tensors with the same dim 0.
-        batch_size: how many rows are computed at once, by vmap; what is left over comes last.
+        batch_size: how many rows are computed at once, by vmap; the remaining rows come last.
         others: none; an argument that JAX has is refused with what to write in its place.
 
     Returns:

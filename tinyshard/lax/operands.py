@@ -1,4 +1,4 @@
-"""What the collectives of `lax` take: axis names, groups, dims, trees of tensors and keys."""
+"""The arguments of `lax`'s collectives: axis names, groups, dims, trees of tensors and keys."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
 
 
 def one_by_one(axes: Sequence[str]) -> list[tuple[str, ...]]:
-    """The axes in parts that one op can take: together if all are axes of devices in this region, else each alone."""
+    """The axes, grouped for one op each: all together if they are axes of devices in this region, else one by one."""
     found = [axis_names.find(axis) for axis in axes]
     if found and all(n.level == 0 and not axis_names.is_free(n) for n in found):
         return [tuple(axes)]
@@ -69,10 +69,10 @@ def groups_of(axes: Sequence[str], axis_index_groups: Any) -> Groups | None:
 
 
 def positions_of(rows: Any, what: str) -> Groups:
-    """Freeze lists of positions along an axis. A number that is not whole is none: 0.7 is not taken for 0.
+    """Freeze lists of positions along an axis. A float is not a position: 0.7 is not rounded to 0.
 
     Raises:
-        MappingError: no lists of whole numbers.
+        MappingError: not lists of whole numbers.
     """
     try:
         return tuple(tuple(operator.index(i) for i in row) for row in rows)
@@ -99,15 +99,15 @@ def dim_of(dim: int, ndim: int, what: str) -> int:
 
 
 def on_leaves(one: Callable[[torch.Tensor, int], Any], operand: Any, adds: str = "") -> Any:
-    """What a collective does to each leaf: `one(leaf, ndim)`, ndim being the dims that its user counts.
+    """Apply a collective to each leaf: `one(leaf, ndim)`, where ndim is the number of dims that the user sees.
 
     Args:
-        one: of a tensor; of keys it gets the words, whose last dim stays.
-        operand: a tree; its leaves are tensors, what can be made one, and keys. None stays None.
-        adds: what the collective is called, if it computes with values: then keys are refused.
+        one: takes a tensor; for keys it gets the words, whose last dim stays.
+        operand: a tree; its leaves are tensors, values that can be made tensors, and keys. None stays None.
+        adds: the name of the collective, if it computes with values: then keys are refused.
 
     Raises:
-        DtypeError: a leaf is not a tensor, or keys where values are computed with.
+        DtypeError: a leaf is not a tensor, or keys in a collective that computes.
     """
 
     def apply(leaf: Any) -> Any:

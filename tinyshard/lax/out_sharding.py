@@ -1,4 +1,4 @@
-"""Ops of torch's that are told how their result is cut: along explicit axes their operands may leave that open."""
+"""torch ops with an argument for the sharding of their result, which operands may leave open along explicit axes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def dot(lhs: torch.Tensor, rhs: torch.Tensor, *, out_sharding: Any = None, **oth
     Args:
         lhs: (k,), (i, k) or (..., i, k), of any dtype that torch.matmul takes.
         rhs: (k,), (k, j) or (..., k, j), of the same dtype.
-        out_sharding: how the result is cut: a PartitionSpec or a NamedSharding; None where the operands say so.
+        out_sharding: how the result is cut: a PartitionSpec or a NamedSharding; None if the operands determine it.
         others: none; an argument that JAX has is refused.
 
     Returns:
-        As torch.matmul, cut so.
+        As torch.matmul, in this sharding.
 
     Raises:
         ShardingError: along Explicit axes and without out_sharding, the operands leave open how the result is cut, as
-            where both are cut along k; or an out_sharding that does not fit.
+            if both are cut along k; or an out_sharding that does not fit.
         DtypeError: an argument that dot does not have.
 
-    Communication: what the operands' layouts need. Where both are cut along k each device has a part of the sum:
+    Communication: that of the operands' layouts. If both are cut along k, each device has a part of the sum:
     within jit a reduce_scatter for a result that is cut, else an all_reduce; outside of jit always an all_reduce.
 
-    In JAX: vectors and matrices alone; also precision= and preferred_element_type=.
+    In JAX: only vectors and matrices; also precision= and preferred_element_type=.
 
     Example:
         >>> import tinyshard as ts
@@ -51,13 +51,13 @@ def einsum(subscripts: str, *operands: torch.Tensor, out_sharding: Any = None, *
     """A sum of products, by the names of dims: `torch.einsum`.
 
     Args:
-        subscripts: as torch.einsum's, "ij,jk->ik".
+        subscripts: as for torch.einsum, "ij,jk->ik".
         operands: a tensor for each of its terms.
         out_sharding: as for `dot`.
         others: none; an argument that JAX has is refused.
 
     Returns:
-        As torch.einsum, cut so.
+        As torch.einsum, in this sharding.
 
     Raises:
         ShardingError, DtypeError: as `dot`.
@@ -86,18 +86,18 @@ def reshape(
     Args:
         operand: a tensor of any shape and dtype.
         new_sizes: the shape of the result.
-        dimensions: None; JAX's order of the operand's dims, for which `permute` is called before.
+        dimensions: None; in JAX the order of the operand's dims: call `permute` before instead.
         out_sharding: as for `dot`.
 
     Returns:
-        A tensor of this shape, cut so.
+        A tensor of this shape, in this sharding.
 
     Raises:
         ShardingError: along Explicit axes and without out_sharding, blocks of the operand are not blocks of the result;
             or an out_sharding that does not fit.
         DtypeError: dimensions.
 
-    Communication: none where blocks stay blocks, else what brings them there.
+    Communication: none if blocks of the operand are blocks of the result, else the collectives that reshard it.
 
     Example:
         >>> reshape(torch.arange(4), (2, 2))

@@ -1,4 +1,4 @@
-"""Each sends its value to one other."""
+"""Each position sends its value to one position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     Args:
         x: a tensor, or a tree of them.
         axis_name: a bound name, or a tuple of names, whose positions count the last fastest.
-        perm: (source, target) pairs; none twice a source, none twice a target.
+        perm: (source, target) pairs, with unique sources and unique targets.
 
     Returns:
         The tree; a position that is not a target gets zeros. Its gradient is the ppermute back.
@@ -48,7 +48,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     def one(leaf: torch.Tensor, _: int) -> torch.Tensor:
         if len(one_by_one(axes)) == 1:
             return collective("collective_permute", leaf, axes, pairs=pairs)
-        # over axes of both kinds: everyone looks at all values, and takes its own
+        # over axes of both kinds: every position gathers all values, and takes its own
         place = axis_index(axes)
         everyone = all_gather(leaf, axes)
         wanted = torch.tensor([source.get(i, 0) for i in range(size)]).index_select(0, place.reshape(1))
@@ -79,7 +79,7 @@ def _pairs(perm: Any, size: int) -> tuple[tuple[int, int], ...]:
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
-    """Each position gets the value of the position that `perm` says: position i that of perm[i].
+    """Position i gets the value of position perm[i].
 
     Args:
         x: a tensor, or a tree of them.

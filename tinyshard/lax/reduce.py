@@ -1,4 +1,4 @@
-"""Reductions over a named axis: everyone gets the sum, the mean, the largest, the smallest."""
+"""Reductions over a named axis: every position gets the sum, the mean, the maximum or the minimum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Args:
         x: a tensor of any shape, or a tree of them; bools are counted, int32. A Python number n gives n * size.
         axis_name: a name bound by vmap, pmap or shard_map, or a tuple of names.
-        axis_index_groups: lists of positions along the axis, of equal size, that are summed each for itself; along
+        axis_index_groups: lists of positions along the axis, of equal size, that are summed separately; along
             several axes of devices the positions count row-major.
 
     Returns:
@@ -29,11 +29,11 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: an axis name that stands twice, or groups that do not fit.
+        MappingError: a repeated axis name, or groups that do not fit.
         DtypeError: a leaf that is not a tensor, or keys.
 
-    Communication: over devices one all_reduce; along several axes of which vmap binds some, one for each axis of
-    devices; under vmap none. So for pmean, pmax and pmin.
+    Communication: over devices one all_reduce; along several axes, some bound by vmap, one for each axis of
+    devices; under vmap none. The same for pmean, pmax and pmin.
 
     Example:
         >>> import tinyshard as ts
@@ -49,14 +49,14 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Args:
         x: a tensor of any shape, or a tree of them or of Python numbers.
         axis_name: a name bound by vmap, pmap or shard_map, or a tuple of names.
-        axis_index_groups: lists of positions along the axis, of equal size, that are reduced each for itself.
+        axis_index_groups: lists of positions along the axis, of equal size, that are reduced separately.
 
     Returns:
-        The same tree and shapes; the dtypes too, but for integers and bools, whose mean is of the default float dtype.
+        The same tree and shapes; the dtypes too, except integers and bools, whose mean has the default float dtype.
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: an axis name that stands twice, or groups that do not fit.
+        MappingError: a repeated axis name, or groups that do not fit.
         DtypeError: a leaf that is not a tensor, or keys.
 
     Communication: over devices one all_reduce; under vmap none.
@@ -76,19 +76,19 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Args:
         x: a tensor of any shape, or a tree of them.
         axis_name: a name bound by vmap, pmap or shard_map, or a tuple of names.
-        axis_index_groups: lists of positions along the axis, of equal size, that are reduced each for itself.
+        axis_index_groups: lists of positions along the axis, of equal size, that are reduced separately.
 
     Returns:
         The same tree, shapes and dtypes; a Python number becomes a tensor.
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: an axis name that stands twice, or groups that do not fit.
+        MappingError: a repeated axis name, or groups that do not fit.
         DtypeError: a leaf that is not a tensor, keys or complex numbers.
 
     Communication: over devices one all_reduce; under vmap none.
 
-    In JAX: it has no gradient. Here the positions that hold the largest get equal parts of it, as of torch's amax.
+    In JAX: it has no gradient. Here the positions that hold the largest get equal parts of it, as in torch.amax.
 
     Example:
         >>> import tinyshard as ts
@@ -104,19 +104,19 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Args:
         x: a tensor of any shape, or a tree of them.
         axis_name: a name bound by vmap, pmap or shard_map, or a tuple of names.
-        axis_index_groups: lists of positions along the axis, of equal size, that are reduced each for itself.
+        axis_index_groups: lists of positions along the axis, of equal size, that are reduced separately.
 
     Returns:
         The same tree, shapes and dtypes; a Python number becomes a tensor.
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: an axis name that stands twice, or groups that do not fit.
+        MappingError: a repeated axis name, or groups that do not fit.
         DtypeError: a leaf that is not a tensor, keys or complex numbers.
 
     Communication: over devices one all_reduce; under vmap none.
 
-    In JAX: it has no gradient. Here the positions that hold the smallest get equal parts of it, as of torch's amin.
+    In JAX: it has no gradient. Here the positions that hold the smallest get equal parts of it, as in torch.amin.
 
     Example:
         >>> import tinyshard as ts
@@ -127,7 +127,7 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def _sum(x: Any, axis_name: Any, axis_index_groups: Any, what: str) -> tuple[Any, int]:
-    """The sum, and how many are added up."""
+    """The sum, and the number of summands."""
     axes = axes_of(axis_name)
     groups = groups_of(axes, axis_index_groups)
     size = axis_total(axes, groups)

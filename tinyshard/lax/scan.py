@@ -37,22 +37,23 @@ def scan(
     unroll: int | bool = 1,
     **others: Any,
 ) -> tuple[Any, Any]:
-    """Loop over the rows of some operands, with a carry from round to round, and stack what each round gives.
+    """Loop over the rows of some operands, with a carry from round to round, and stack the result of each round.
 
     In a trace (jit, pmap, shard_map) the body is traced once, and the loop is one step of the program, with the body as
-    a program of its own: its text, its compile time and its size do not grow with the number of rounds. On Arrays
-    outside of a trace it is jitted; on plain tensors it is a loop of Python's.
+    a nested program: its text, its compile time and its size do not grow with the number of rounds. On Arrays
+    outside of a trace it is jitted; on plain tensors it is a Python loop.
 
-    Its gradient is a scan again: forwards the carry of each round is kept, backwards each round is computed again.
+    Its gradient is a scan again: the forward pass saves the carry of each round, the backward pass recomputes each
+    round.
 
     Args:
         f: `f(carry, x) -> (carry, y)`: a round. The carry that it returns has the tree, shapes and dtypes of the one
-            that it is given. What it closes over is the same for all rounds.
+            that it is passed. Closed-over tensors are the same for all rounds.
         init: the first carry, a tree of tensors and numbers; None for none.
-        xs: a tree of tensors with the same dim 0; each round is given one row of each. None for none.
-        length: the number of rounds; needed where xs has no tensor.
+        xs: a tree of tensors with the same dim 0; each round is passed one row of each. None for none.
+        length: the number of rounds; needed if xs has no tensor.
         reverse: whether the last row comes first; results are stacked in the order of the rows.
-        unroll: how many rounds are written out in one body; True for all of them.
+        unroll: the number of rounds in one body; True for all of them.
         others: none; an argument that JAX has is refused with what to write in its place.
 
     Returns:
@@ -60,12 +61,12 @@ def scan(
 
     Raises:
         MappingError: rows whose numbers differ, or differ from length; or neither rows nor a length.
-        DtypeError: the body returns no pair, or a carry with another tree, shape or dtype than it is given.
+        DtypeError: the body does not return a pair, or returns a carry with another tree, shape or dtype.
 
-    Communication: that of the body, in each round. Operands are gathered along dim 0; a carry stays as it is cut.
+    Communication: that of the body, in each round. Operands are gathered along dim 0; a carry keeps its layout.
 
-    In JAX: a carry is kept in each round here only if a gradient is asked for, as there; a policy for what else is
-    kept is `jax.checkpoint`'s.
+    In JAX: the same: a carry is saved in each round only if a gradient is needed; a policy of `jax.checkpoint` says
+    what else is saved.
 
     Example:
         >>> def body(total, x):
@@ -91,13 +92,13 @@ def has_array(tree: Any) -> bool:
 
 
 def flat(tree: Any) -> tuple[Tensors, TreeSpec]:
-    """The tensors of a tree, None being empty and a key the tensor in it; numbers are tensors, too."""
+    """The tensors of a tree, where None is empty and a key is its tensor; numbers are tensors, too."""
     leaves, form = tree_flatten(without_none(tree))
     return [x if isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves], form
 
 
 def _rounds(xs: Any, length: Any) -> int:
-    """How many rounds there are. Raises MappingError."""
+    """The number of rounds. Raises MappingError."""
     sizes = {}
     for way, x in named_leaves(xs):
         shape = tuple(getattr(x, "shape", ()))
@@ -131,7 +132,7 @@ def _rounds(xs: Any, length: Any) -> int:
 def _on_arrays(f: Any, init: Any, xs: Any, rounds: int, reverse: bool, written_out: int) -> Any:
     if is_tracing():
         return _in_program(f, init, xs, rounds, reverse, written_out)
-    # a function with a derivative of its own, which is differentiated op by op
+    # a function with a custom derivative, which is differentiated op by op
     return _in_python(f, init, xs, rounds, reverse)
 
 
@@ -202,7 +203,7 @@ def _pair(out: Any) -> tuple[Any, Any]:
 
 
 def check_carry(given: Sequence[Any], form: TreeSpec, returned: Sequence[Any], of_returned: TreeSpec) -> None:
-    """Raise DtypeError for a carry that is not as the one before."""
+    """Raise DtypeError for a carry whose tree, shapes or dtypes differ from the one before."""
     rule = "each round is given what the one before returns: it has the same tree, shapes and dtypes"
     problem = "the carry of a loop changes from round to round"
     if form != of_returned:
@@ -250,7 +251,7 @@ def _in_python(f: Any, init: Any, xs: Any, rounds: int, reverse: bool) -> tuple[
         check_carry(carry, form, following, of_carry)
         return following, rows_out, of_made
 
-    if not rounds:  # the shapes of what is stacked
+    if not rounds:  # find the shapes of the stacked results
         _, row_out, of_made = one(carry, [x.new_zeros(x.shape[1:]) for x in rows])
         return tree_unflatten(carry, form), tree_unflatten([x.new_zeros((0, *x.shape)) for x in row_out], of_made)
     each = []

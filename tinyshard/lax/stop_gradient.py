@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map_only
 
 
 def stop_gradient(x: Any) -> Any:
-    """The same values, that no derivative flows through: neither a gradient nor a tangent.
+    """The same values, without derivatives: neither a gradient nor a tangent flows through.
 
     Args:
         x: a tree of tensors of any shape and dtype.

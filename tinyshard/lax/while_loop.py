@@ -1,4 +1,4 @@
-"""while_loop: a loop that goes on as long as a function of its values is true."""
+"""while_loop: a loop that continues as long as a function of its values is true."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     """Loop as long as a function of the value is true: `while cond_fun(val): val = body_fun(val)`.
 
     In a trace (jit, pmap, shard_map) both functions are traced once, and the loop is one step of the program: the
-    devices ask for the outcome, no value comes back to the user's process. On Arrays outside of a trace it is jitted;
-    on plain tensors it is a loop of Python's. It has tangents (`jvp`), and no gradient in reverse.
+    devices read the outcome, and no value is sent to the user's process. On Arrays outside of a trace it is jitted;
+    on plain tensors it is a Python loop. It has tangents (`jvp`), but no reverse-mode gradient.
 
     Args:
-        cond_fun: of a value: whether there is another round, a bool[].
-        body_fun: a round: of a value the next one, of the same tree, shapes and dtypes.
+        cond_fun: takes the value, and returns whether there is another round, a bool[].
+        body_fun: a round: takes the value and returns the next one, with the same tree, shapes and dtypes.
         init_val: the first value, a tree of tensors and numbers.
         others: none; an argument that JAX has is refused with what to write in its place.
 
@@ -38,15 +38,15 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
         The first value for which cond_fun is false.
 
     Raises:
-        DtypeError: cond_fun returns no bool[], body_fun a value of another tree, shape or dtype; or a gradient in
-            reverse is asked for.
+        DtypeError: cond_fun does not return a bool[], body_fun returns a value of another tree, shape or dtype; or a
+            reverse-mode gradient is taken.
         ShardingError: inside pmap or shard_map, the outcome may differ between devices, and a collective is inside.
 
     Communication: that of both functions, in each round; and, if there is any, an all_reduce of 4 bytes by which the
-    devices agree to go on.
+    devices agree to continue.
 
-    In JAX: devices of a mesh may go round different numbers of times where they exchange nothing along the axis over
-    which they differ; here, where they exchange nothing at all.
+    In JAX: devices of a mesh may run different numbers of rounds if they do not communicate along the axis over
+    which they differ; here, if they do not communicate at all.
 
     Example:
         >>> while_loop(lambda v: v < 100, lambda v: v * 2, torch.tensor(3))
@@ -61,7 +61,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
 def _on_arrays(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     if is_tracing():
         return _in_program(cond_fun, body_fun, init_val)
-    # a function with a derivative of its own, which is differentiated op by op
+    # a function with a custom derivative, which is differentiated op by op
     return _in_python(cond_fun, body_fun, init_val)
 
 
@@ -102,7 +102,7 @@ def _following(body_fun: Any, carry: Any, form: TreeSpec) -> Tensors:
 
 
 def _outcome(value: Any) -> torch.Tensor:
-    """What cond_fun returns. Raises DtypeError."""
+    """The result of cond_fun. Raises DtypeError."""
     x = torch.as_tensor(value) if isinstance(value, bool) else value
     if not isinstance(x, torch.Tensor) or x.dtype != torch.bool or x.dim():
         got = shaped_type_of(x) if isinstance(x, torch.Tensor) else type(value).__name__
