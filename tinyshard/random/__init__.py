@@ -1,4 +1,4 @@
-"""Random numbers from keys: the same on every mesh, and bit for bit those of JAX.
+"""Random numbers from keys: the same on every mesh, and bitwise equal to JAX's.
 
     keys         key PRNGKey split fold_in clone key_data wrap_key_data key_impl Key
     bits, ints   bits randint bernoulli rademacher permutation choice categorical
@@ -8,23 +8,23 @@
     counts       poisson binomial geometric
     vectors      dirichlet multinomial multivariate_normal orthogonal ball
 
-A draw from a key on the host is an uncommitted Array, computed on `devices()[0]`; in a jitted function it is made where
-its consumer wants it, each device making its own block. Where torch.func.vmap maps a plain key, it is a plain tensor.
-`split` and `fold_in` leave keys where they are: a key on the host stays there.
+A draw from a key on the host is an uncommitted Array, computed on `devices()[0]`; in a jitted function it is made in
+the layout of its consumer, and each device makes its own block. If torch.func.vmap maps a plain key, it is a plain
+tensor. `split` and `fold_in` do not move keys: a key on the host stays there.
 
-    keys, key_creation keys, and where they come from
+    keys, key_creation keys, and functions that make them
     discrete           bits randint bernoulli rademacher
     continuous         uniform normal ...: formulas on uniform numbers
-    parameters         what distributions with parameters share
+    parameters         the common part of distributions with parameters
     formulas           lognormal rayleigh pareto weibull_min triangular wald geometric ...
     gammas             gamma loggamma beta dirichlet chisquare f t generalized_normal
     counts             poisson binomial multinomial
     geometry           multivariate_normal orthogonal ball
     choices            permutation choice categorical
     functional         torch's stateful draws, as of a dropout, made from a key
-    sampling           what all distributions share: the checks, and where the numbers are made
+    sampling           the common part of all distributions: checks, and where the numbers are made
 
-The op that draws, and the hash beneath it: `tinyshard.primitives.random_bits` and its fellows.
+`tinyshard.primitives.random_bits` and the files beside it have the op that draws, and its hash.
 """
 
 from tinyshard.core.jax_hints import names_of as _names_of

@@ -32,16 +32,16 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, **ot
         key: one Key.
         x: an int, or a tensor.
         axis: the dim along which it is shuffled.
-        independent: shuffle each vector along it by itself.
+        independent: shuffle each vector along it separately.
         out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         As x; int32[x] for an int.
 
     Raises:
-        DtypeError, DrawError: no key, several keys, an x that is neither, no such dim.
+        DtypeError, DrawError: not a key, several keys, an x that is neither, or a dim that does not exist.
 
-    Communication: a tensor that is cut along the dim is gathered, for it is sorted.
+    Communication: a tensor that is cut along the dim is gathered for the sort.
 
     Example:
         >>> import tinyshard as ts
@@ -60,7 +60,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, **ot
 
 
 def _shuffled(data: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Sort by random words; as often as it takes for two elements never to have had the same ones."""
+    """Sort by random words, repeatedly until no two elements have had the same words in all rounds."""
     rounds = math.ceil(3 * math.log(max(1, x.numel())) / math.log(MASK))
     for _ in range(rounds):
         data, once = draw_op(data, [2], "words", torch.int32)
@@ -85,7 +85,7 @@ def _population(function: str, x: Any) -> Tensor:
 
 
 def _count(x: Any) -> int | None:
-    """An int, which stands for the numbers below it; None for anything else, as a tensor."""
+    """The argument as an int, which means the numbers below it; None for anything else, as a tensor."""
     return None if isinstance(x, bool | Tensor | np.ndarray) else as_int(x)
 
 
@@ -121,9 +121,9 @@ def choice(
         a.shape[:axis] + shape + a.shape[axis + 1:].
 
     Raises:
-        DtypeError, DrawError: no key, several keys, more draws than elements, weights of another size.
+        DtypeError, DrawError: not a key, several keys, more draws than elements, weights of another size.
 
-    Communication: what index_select and sort need where `a` or `p` is cut.
+    Communication: that of index_select and sort if `a` or `p` is cut.
 
     Example:
         >>> import tinyshard as ts
@@ -182,8 +182,8 @@ def categorical(
 
     Args:
         key: one Key.
-        logits: floats; along `axis` lie the classes of one distribution.
-        axis: that dim.
+        logits: floats; `axis` counts the classes of one distribution.
+        axis: the dim of the classes.
         shape: of the result; its last sizes are those of logits without `axis`.
         replace: whether, for one distribution, an index may be drawn twice.
         mode: of `gumbel`.
@@ -193,9 +193,9 @@ def categorical(
         int32 of that shape.
 
     Raises:
-        DtypeError, DrawError: no key, several keys, logits that are not floats, a shape that does not fit.
+        DtypeError, DrawError: not a key, several keys, logits that are not floats, a shape that does not fit.
 
-    Communication: as `bits`, and what the maximum along `axis` needs where that is cut.
+    Communication: as `bits`, and that of the maximum along `axis` if it is cut.
 
     Example:
         >>> import tinyshard as ts

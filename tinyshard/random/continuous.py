@@ -29,7 +29,7 @@ Shape = Sequence[int]
 
 
 def _of_floats(formula: Callable[[Tensor, list[int], torch.dtype], Tensor]) -> Callable[..., Tensor]:
-    """The distribution of a formula of a key's words: with the checks and the arguments that all of them have."""
+    """The public function of a formula of a key's words, with the common checks and arguments."""
 
     def draw(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
         check_others(draw, others)
@@ -37,7 +37,7 @@ def _of_floats(formula: Callable[[Tensor, list[int], torch.dtype], Tensor]) -> C
         return formula(*checked(draw.__name__, key, shape), dtype)
 
     draw.__name__ = draw.__qualname__ = formula.__name__
-    doc = inspect.cleandoc(formula.__doc__ or "")  # Python 3.13 takes the indent off itself
+    doc = inspect.cleandoc(formula.__doc__ or "")  # Python 3.13 removes the indent itself
     first, _, rest = doc.partition("\n\n")
     draw.__doc__ = f"{first}\n\n{_ARGUMENTS}{rest}"
     return placed(draw)
@@ -74,13 +74,13 @@ def uniform(
         out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
-        An uncommitted Array; a plain tensor where a plain key is mapped by torch.func.vmap.
+        An uncommitted Array; a plain tensor if torch.func.vmap maps a plain key.
 
     Raises:
-        DtypeError: no key, not a float dtype, a shape that is none.
+        DtypeError: not a key, not a float dtype, an invalid shape.
         DrawError: several keys, a range that is empty or wider than the dtype.
 
-    Communication: none; where the result is cut, each device makes its block. Without threefry_partitionable the
+    Communication: none; if the result is cut, each device makes its block. Without threefry_partitionable the
     devices exchange words.
 
     Example:
@@ -209,7 +209,7 @@ def gumbel(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, mode: 
 
 
 def gumbel_of(data: Tensor, sizes: list[int], dtype: torch.dtype, mode: str) -> Tensor:
-    """Gumbel numbers of a key's words."""
+    """Gumbel numbers from a key's words."""
     tiny = torch.finfo(dtype).tiny
     if mode == "low":
         return -torch.log(-torch.log(unit(data, sizes, dtype, tiny, 1.0)))

@@ -1,7 +1,7 @@
 """Counts: the Poisson, binomial and multinomial distributions. Numbers are drawn until all are accepted.
 
-Of small means by Knuth's method and by sums of geometric numbers, of large ones by Hörmann's transformed rejection
-(PTRS and BTRS), as in JAX. Each round draws for all numbers; those that are accepted already are kept.
+Small means use Knuth's method and sums of geometric numbers, large ones Hörmann's transformed rejection
+(PTRS and BTRS), as in JAX. Each round draws for all numbers; accepted ones are kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAILS = (
 
 
 def _is_any(state: Any) -> Tensor:
-    """Whether a loop goes on: its state ends with which numbers are not accepted yet."""
+    """Whether a loop continues: its state ends with which numbers are not accepted yet."""
     return state[-1].any()
 
 
@@ -74,7 +74,7 @@ def _poisson_by_rejection(data: Tensor, lam: Tensor) -> Tensor:
 
 
 def _poisson(data: Tensor, lam: Tensor) -> Tensor:
-    """Poisson numbers as floats; -1 where the rate is none."""
+    """Poisson numbers as floats; -1 for an invalid rate."""
     is_small = ~(lam >= 10) | lam.isinf()
     small = _poisson_by_products(data, torch.where(is_small & ~lam.isinf(), lam, 0))
     large = _poisson_by_rejection(data, torch.where(is_small, 1e5, lam))
@@ -89,7 +89,7 @@ def poisson(data: Tensor, sizes: Sizes, dtype: torch.dtype, lam: Tensor) -> Tens
     """Numbers of the Poisson distribution.
 
     Args:
-        lam: their mean, 0 or more; where it is negative, infinite or no number, the result is -1.
+        lam: their mean, 0 or more; if it is negative, infinite or NaN, the result is -1.
 
     Example:
         >>> import tinyshard as ts
@@ -175,13 +175,13 @@ _binomial_jitted = Jitted(_binomial)
 
 @of_parameters("Whole numbers as floats", "float of 32 bits or more", communication=LOOPS)
 def binomial(data: Tensor, sizes: Sizes, dtype: torch.dtype, n: Tensor, p: Tensor) -> Tensor:
-    """How many of n trials are successes.
+    """The number of successes in n trials.
 
     Args:
-        n: how many trials.
+        n: the number of trials.
         p: the probability of a success, of [0, 1].
 
-    Where n or p is out of its range, the result is nan.
+    If n or p is out of its range, the result is nan.
 
     Example:
         >>> import tinyshard as ts
@@ -215,11 +215,11 @@ _multinomial_jitted = Jitted(_multinomial)
 def multinomial(
     key: Any, n: Any, p: Any, *, shape: Any = None, dtype: torch.dtype | None = None, **others: Any
 ) -> Tensor:
-    """How often each outcome occurs in n trials.
+    """The count of each outcome in n trials.
 
     Args:
         key: one Key.
-        n: how many trials; it broadcasts to the shape without its last dim.
+        n: the number of trials; it broadcasts to the shape without its last dim.
         p: the probability of each outcome, of shape [..., k]; it broadcasts to the shape.
         shape: of the result, its last size k; by default that of p.
         dtype: float32 (default) or float64.
@@ -229,12 +229,12 @@ def multinomial(
         which has whole numbers up to 2**24; or in float64 if n or p is a tensor of that.
 
     Raises:
-        DtypeError: no key, not such a dtype, a shape that is none.
+        DtypeError: not a key, another dtype, an invalid shape.
         DrawError: several keys, p without a dim, or parameters that do not broadcast to the shape.
 
     Communication: as `binomial`, for each outcome.
 
-    In JAX: also unroll=, of the loop over the outcomes.
+    In JAX: also unroll=, for the loop over the outcomes.
 
     Example:
         >>> import tinyshard as ts

@@ -34,12 +34,12 @@ def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others
         out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
-        An uncommitted Array; a plain tensor where a plain key is mapped by torch.func.vmap.
+        An uncommitted Array; a plain tensor if torch.func.vmap maps a plain key.
 
     Raises:
-        DtypeError, DrawError: no key, several keys, a bad shape or dtype.
+        DtypeError, DrawError: not a key, several keys, a bad shape or dtype.
 
-    Communication: none; where the result is cut, each device makes its block.
+    Communication: none; if the result is cut, each device makes its block.
 
     Example:
         >>> import tinyshard as ts
@@ -69,15 +69,15 @@ def randint(
         out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
-        As `bits`. Where tensors of bounds have maxval <= minval it is minval.
+        As `bits`. Elements with maxval <= minval, for tensors of bounds, are minval.
 
     Raises:
-        DtypeError: no key, another dtype, bounds that are not ints.
+        DtypeError: not a key, another dtype, bounds that are not ints.
         DrawError: several keys, a bad shape, an empty range.
 
     Communication: as `bits`.
 
-    In JAX: int64 where x64 is enabled.
+    In JAX: int64 if x64 is enabled.
 
     Example:
         >>> import tinyshard as ts
@@ -102,7 +102,7 @@ def randint(
 
 
 def _bound(name: str, value: Any) -> Any:
-    """An int of Python's, or a tensor of ints."""
+    """A Python int, or a tensor of ints."""
     if isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex()):
         return value
     if isinstance(value, Tensor | bool) or not hasattr(value, "__index__"):
@@ -111,9 +111,9 @@ def _bound(name: str, value: Any) -> Any:
 
 
 def randint_of(data: Tensor, sizes: list[int], minval: Any, maxval: Any, dtype: torch.dtype) -> Tensor:
-    """Ints of a key's words.
+    """Ints from a key's words.
 
-    Each is (high * 2**32 + low) % span, of two words; all in int64, whose products wrap as those of wider words would.
+    Each is (high * 2**32 + low) % span, from two words; computed in int64, whose products wrap as those of wider words.
     """
     info = torch.iinfo(dtype)
     above = _clipped(maxval, -(2**31), 2**31) if dtype == torch.int32 else _clipped(maxval, info.min, info.max + 1)
@@ -151,7 +151,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
         bool, placed as by `bits`.
 
     Raises:
-        DtypeError: no key, or p is not a float.
+        DtypeError: not a key, or p is not a float.
         DrawError: several keys, a bad shape or mode, a number p outside [0, 1].
 
     Communication: as `bits`.
@@ -193,7 +193,7 @@ def rademacher(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **
         As `bits`.
 
     Raises:
-        DtypeError, DrawError: no key, several keys, a bad shape or dtype.
+        DtypeError, DrawError: not a key, several keys, a bad shape or dtype.
 
     Communication: as `bits`.
 

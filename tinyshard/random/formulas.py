@@ -1,4 +1,4 @@
-"""Distributions with parameters, each a formula on draws of other distributions: the same as JAX's."""
+"""Distributions with parameters, each a formula of draws from other distributions: the same as JAX's."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def rayleigh(data: Tensor, sizes: Sizes, dtype: torch.dtype, scale: Tensor) -> T
 
 @of_parameters()
 def double_sided_maxwell(data: Tensor, sizes: Sizes, dtype: torch.dtype, loc: Tensor, scale: Tensor) -> Tensor:
-    """Numbers of the Maxwell distribution with a random sign, scaled and moved.
+    """Numbers of the Maxwell distribution with a random sign, scaled and shifted.
 
     Args:
-        loc: what is added.
-        scale: by what they are multiplied.
+        loc: the shift.
+        scale: the factor.
 
-    In JAX: the shapes of the parameters come behind `shape`. Here the parameters broadcast to it, as for all others.
+    In JAX: the shapes of the parameters come after `shape`. Here the parameters broadcast to it, as for all others.
 
     Example:
         >>> import tinyshard as ts
@@ -94,7 +94,7 @@ def weibull_min(data: Tensor, sizes: Sizes, dtype: torch.dtype, scale: Tensor, c
     """Numbers of the Weibull distribution.
 
     Args:
-        scale: by what they are multiplied.
+        scale: the factor.
         concentration: the shape parameter, above 0.
 
     In JAX: shape is () by default, also for parameters that are arrays.
@@ -114,7 +114,7 @@ def triangular(data: Tensor, sizes: Sizes, dtype: torch.dtype, left: Tensor, mod
 
     Args:
         left: the lower end.
-        mode: where the density is largest.
+        mode: the position of the density's maximum.
         right: the upper end.
 
     Example:
@@ -153,7 +153,7 @@ def wald(data: Tensor, sizes: Sizes, dtype: torch.dtype, mean: Tensor) -> Tensor
 
 @of_parameters("Ints", "int")
 def geometric(data: Tensor, sizes: Sizes, dtype: torch.dtype, p: Tensor) -> Tensor:
-    """How many trials it takes until the first success.
+    """The number of trials until the first success.
 
     Args:
         p: the probability of a success, of (0, 1].

@@ -1,6 +1,6 @@
 """torch's stateful draws, made from a key: dropout in a module, torch.randn, x.normal_().
 
-A row of `_DRAWS` for each function of torch: what it draws with a key. The n-th draw of a call takes `fold_in(key, n)`.
+`_DRAWS` has a row for each function of torch: its draw from a key. The n-th draw of a call uses `fold_in(key, n)`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Call = Callable[..., Any]
 
 
 def functional(fn: Callable[..., Any], key: Key) -> Callable[..., Any]:
-    """A function of which torch's stateful draws come from a key.
+    """A function whose stateful draws come from a key.
 
     Args:
         fn: any function or module. In it dropouts in training mode, attention with dropout_p, torch.rand, randn,
@@ -48,7 +48,7 @@ def functional(fn: Callable[..., Any], key: Key) -> Callable[..., Any]:
 
     Communication: none: each device draws its own block.
 
-    In JAX: flax's `rngs={"dropout": key}`. In torch: `torch.manual_seed` before the call, whose numbers are others.
+    In JAX: flax's `rngs={"dropout": key}`. In torch: `torch.manual_seed` before the call, with different numbers.
 
     Example:
         >>> import tinyshard as ts
@@ -75,7 +75,7 @@ def functional(fn: Callable[..., Any], key: Key) -> Callable[..., Any]:
 
 
 class _Draws(TorchFunctionMode):
-    """While it is on, calls of torch that draw take the next key."""
+    """A mode in which calls of torch that draw use the next key."""
 
     def __init__(self, key: Key) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class _Draws(TorchFunctionMode):
             return draw(self._next, *args, **(kwargs or {}))
         if func not in _COMPOSED:
             return func(*args, **(kwargs or {}))
-        with self:  # it calls functions of the table
+        with self:  # the draw calls functions of the table
             return _undispatched(func)(*args, **(kwargs or {}))
 
     def _next(self) -> Key:
@@ -101,7 +101,7 @@ _COMPOSED = {F.multi_head_attention_forward, F.gumbel_softmax}
 
 @functools.cache
 def _undispatched(func: Any) -> Any:
-    """A function of torch.nn.functional that does not ask modes and subclasses first whether they take the call."""
+    """A function of torch.nn.functional without its dispatch to modes and subclasses."""
     asks = {name: lambda *_: False for name in func.__globals__ if name.startswith("has_torch_function")}
     body = types.FunctionType(func.__code__, func.__globals__ | asks, func.__name__, func.__defaults__)
     body.__kwdefaults__ = func.__kwdefaults__
@@ -128,7 +128,7 @@ def _alpha_dropped(mask_shape: Callable[[Tensor], Sequence[int]]) -> _Call:
         if not training or p == 0:
             return input
         _check_probability(p)
-        low = -1.7580993408473766  # what selu tends to: -scale * alpha
+        low = -1.7580993408473766  # selu's limit: -scale * alpha
         scale = 1 / math.sqrt((1 - p) * (1 + p * low**2)) if p < 1 else 0.0
         keep = bernoulli(key(), 1.0 - p, mask_shape(input))
         out = torch.where(keep, input, torch.full((), low, dtype=input.dtype)) * scale - scale * low * p
@@ -151,7 +151,7 @@ def _channels(x: Tensor) -> Sequence[int]:
 
 
 def _channels_of(batched: int) -> Callable[[Tensor], Sequence[int]]:
-    """Of inputs of so many dims the first two; of one without a batch the first."""
+    """The first two dims of inputs of this rank; the first dim of an input without a batch."""
     return lambda x: _channels(x) if x.dim() == batched else (x.shape[0], *[1] * (x.dim() - 1))
 
 
@@ -184,11 +184,11 @@ def _attention(
 # ---- new tensors ------------------------------------------------------------------------------------------------
 
 
-_PLACES = {"device", "layout", "pin_memory", "memory_format", "names"}  # devices draw where their consumer wants it
+_PLACES = {"device", "layout", "pin_memory", "memory_format", "names"}  # the consumer decides where devices draw
 
 
 def _checked(name: str, others: dict[str, Any], *allowed: str) -> None:
-    """Refuse arguments that the draw from a key would not follow."""
+    """Refuse arguments that a draw from a key would ignore."""
     strange = [n for n, value in others.items() if n not in _PLACES and n not in allowed and value is not None]
     if strange:
         raise StatefulRandomError(

@@ -1,7 +1,7 @@
-"""The gamma distribution, and what is made of it: numbers drawn until they are accepted, each from a key of its own.
+"""The gamma distribution, and those derived from it: numbers drawn until they are accepted, each from its own key.
 
-The method is that of Marsaglia and Tsang (2000), as in JAX. The derivative by the parameter is the implicit one: of the
-distribution function, at the number that was drawn.
+The method is that of Marsaglia and Tsang (2000), as in JAX. The derivative with respect to the parameter is implicit:
+that of the distribution function, at the drawn number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ register_batched(torch.ops.aten._standard_gamma_grad.default)  # torch's own vma
 
 
 def _accepted(data: Tensor, alpha: Tensor, of_logarithm: bool) -> Tensor:
-    """Gamma numbers, or their logarithms: of each parameter one."""
+    """Gamma numbers, or their logarithms: one for each parameter."""
     dtype = alpha.dtype
     keys = draw_op(data, list(alpha.shape), "words", torch.int32)
     keys = keys + torch.zeros_like(alpha, dtype=torch.int32).unsqueeze(-1)  # each device makes those of its parameters
@@ -90,7 +90,7 @@ def _of_logarithm(alpha: Tensor, drawn: Tensor) -> Tensor:
 
 
 def gamma_of(data: Tensor, sizes: Sizes, alpha: Tensor, of_logarithm: bool = False) -> Tensor:
-    """Gamma numbers of a key's words, or their logarithms."""
+    """Gamma numbers from a key's words, or their logarithms."""
     alpha = alpha.expand(sizes)
     numbers: Tensor = _implicit(alpha, _accepted_jitted(data, alpha.detach(), of_logarithm), of_logarithm)
     return numbers
@@ -98,7 +98,7 @@ def gamma_of(data: Tensor, sizes: Sizes, alpha: Tensor, of_logarithm: bool = Fal
 
 @of_parameters(communication=LOOPS)
 def gamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tensor:
-    """Numbers of the gamma distribution with scale 1; they have derivatives by the parameter.
+    """Numbers of the gamma distribution with scale 1; they have derivatives with respect to the parameter.
 
     Args:
         a: the shape parameter, above 0.
@@ -116,7 +116,7 @@ def gamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tensor:
 
 @of_parameters(communication=LOOPS)
 def loggamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tensor:
-    """Logarithms of the numbers that `gamma` draws: exact where these would be 0.
+    """Logarithms of the numbers that `gamma` draws: exact even if these would be 0.
 
     Args:
         a: the shape parameter, above 0.

@@ -29,7 +29,7 @@ def multivariate_normal(
     method: str = "cholesky",
     **others: Any,
 ) -> Tensor:
-    """Vectors of normal numbers with a mean and a covariance; they have derivatives by both.
+    """Vectors of normal numbers with a mean and a covariance; they have derivatives with respect to both.
 
     Args:
         key: one Key.
@@ -37,19 +37,19 @@ def multivariate_normal(
         cov: a positive definite matrix, of shape [..., n, n].
         shape: of the batch of vectors; by default that to which the batches of mean and cov broadcast.
         dtype: float32 (default) or float64.
-        method: how a root of cov is taken: "cholesky", "eigh" or "svd"; the last two take a semidefinite one too.
+        method: how a root of cov is computed: "cholesky", "eigh" or "svd"; the last two allow a semidefinite one too.
         out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         Floats of shape (\\*shape, n), placed as by `uniform`.
 
     Raises:
-        DtypeError: no key, not such a dtype, a shape that is none.
+        DtypeError: not a key, another dtype, an invalid shape.
         DrawError: several keys, another method, or a mean and a cov that do not fit each other or the shape.
 
     Communication: as `uniform`.
 
-    In JAX: the signs of what "eigh" and "svd" find may differ, and with them the numbers.
+    In JAX: the signs of the vectors of "eigh" and "svd" may differ, and so the numbers.
 
     Example:
         >>> import tinyshard as ts
@@ -98,17 +98,17 @@ def orthogonal(
 
     Args:
         key: one Key.
-        n: how many rows.
+        n: the number of rows.
         shape: of the batch of matrices.
         dtype: float32 (default) or float64.
-        m: how many columns; by default n. Then rows are orthonormal if there are at most m, else columns.
+        m: the number of columns; by default n. Rows are orthonormal if there are at most m, else columns.
         out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         Floats of shape (\\*shape, n, m), placed as by `uniform`.
 
     Raises:
-        DtypeError: no key, not such a dtype, a shape that is none, or n or m is not an int.
+        DtypeError: not a key, another dtype, an invalid shape, or n or m is not an int.
         DrawError: several keys, or a negative size.
 
     Communication: as `uniform`.
@@ -147,7 +147,7 @@ def ball(key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: torch.dtype | N
         Floats of shape (\\*shape, d), placed as by `uniform`.
 
     Raises:
-        DtypeError: no key, not such a dtype, a shape that is none, or d is not an int.
+        DtypeError: not a key, another dtype, an invalid shape, or d is not an int.
         DrawError: several keys, a negative size, or a p that is not one number.
 
     Communication: as `gamma`.

@@ -1,4 +1,4 @@
-"""Where keys come from: a seed, another key, another key and a number, or their words."""
+"""Functions that make keys: from a seed, a key, a key and a number, or the words of keys."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tinyshard.random.keys import DrawError, Key, checked_key, checked_keys, che
 
 
 def key(seed: Any, **others: Any) -> Key:
-    """A key made from a number.
+    """Make a key from a number.
 
     Args:
         seed: an int, or a 0-d tensor of ints; its lowest 32 bits count.
-        others: none but impl="threefry2x32".
+        others: only impl="threefry2x32".
 
     Returns:
         A key of shape (), on the host unless the seed is an Array.
@@ -86,7 +86,7 @@ def key_data(keys: Key) -> Tensor:
 
 
 def key_impl(keys: Key) -> str:
-    """The name of the hash that keys are for.
+    """The name of the keys' hash.
 
     Args:
         keys: a Key of any shape.
@@ -110,7 +110,7 @@ def key_impl(keys: Key) -> str:
 
 
 def clone(key: Key) -> Key:
-    """The same keys, as if new: with the flag `debug_key_reuse`, drawing from them again is no second use.
+    """The same keys, as if new: with the flag `debug_key_reuse`, drawing from them again is not an error.
 
     Args:
         key: a Key of any shape.
@@ -131,10 +131,10 @@ def clone(key: Key) -> Key:
 
 
 def wrap_key_data(data: Any, **others: Any) -> Key:
-    """Keys made from their words.
+    """Make keys from their words.
 
     Args:
-        data: uint32[..., 2] (or int32), a tensor, Array, NumPy array or nested list; a Key is given back as it is,
+        data: uint32[..., 2] (or int32), a tensor, Array, NumPy array or nested list; a Key is returned unchanged,
             since `PRNGKey` makes keys here.
         others: as for `key`.
 
@@ -166,20 +166,20 @@ def wrap_key_data(data: Any, **others: Any) -> Key:
 
 
 def split(key: Key, num: int | Sequence[int] = 2) -> Key:
-    """New keys from one key, which is then used up.
+    """New keys from one key, which must not be used again.
 
     Args:
         key: one key.
-        num: how many, or the shape of the array of new keys.
+        num: the number, or the shape of the array, of new keys.
 
     Returns:
-        A Key of shape (num,), where the key is: `first, second = split(key)`.
+        A Key of shape (num,), on the devices of the key: `first, second = split(key)`.
 
     Raises:
         DtypeError: not a Key.
         DrawError: several keys, or a negative count.
 
-    Communication: none; each new key has a counter of its own.
+    Communication: none; each new key has its own counter.
 
     Example:
         >>> a, b = split(key(0))
@@ -193,7 +193,7 @@ def split(key: Key, num: int | Sequence[int] = 2) -> Key:
 
 
 def fold_in(key: Key, data: Any) -> Key:
-    """A new key from a key and a number: of a step, a layer, a device. The key is not used up.
+    """A new key from a key and a number: of a step, a layer, a device. The key can be used again.
 
     Args:
         key: one key.
@@ -244,7 +244,7 @@ register_batched(FOLD)
 def draw_op(
     data: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float = 0.0, high: float = 1.0
 ) -> Tensor:
-    """Record or run the op that draws, in the mode that `threefry_partitionable` says."""
+    """Record or run the op that draws, in the mode of `threefry_partitionable`."""
     if config.read("threefry_partitionable"):
         return DRAW(data, shape, [1] * len(shape), [], kind, dtype, low, high)
     return DRAW_ORIGINAL(data, shape, kind, dtype, low, high)
@@ -262,5 +262,5 @@ def _not_an_int(problem: str, got: str) -> DtypeError:
 
 
 def _signed(number: int) -> int:
-    """The lowest 32 bits, as an int32 has them."""
+    """The lowest 32 bits, as an int32."""
     return (number + 2**31) % 2**32 - 2**31

@@ -1,4 +1,4 @@
-"""Keys: what a draw takes in place of a hidden state. A key is a value; nothing about it changes when it is used."""
+"""Keys, which draws take in place of a hidden state. A key is a value; a draw does not change it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tinyshard.runtime.controller.lineage import users_line
 
 @dataclass(frozen=True, slots=True)
 class KeyDtype:
-    """The dtype of keys: no dtype of torch, as torch has none for what is not a number."""
+    """The dtype of keys: not a torch dtype, since those are for numbers."""
 
     itemsize: int = 8
 
@@ -34,8 +34,8 @@ class Key:
     """One key, or an array of keys. Made by `key`, `split`, `fold_in` and `wrap_key_data`; immutable.
 
     It is indexed, unpacked and mapped like an array of its shape, and is put on devices by `ts.device_put`; a sharding
-    is for its shape too. `torch.stack` and `torch.concatenate` take keys; what computes with numbers does not. To
-    torch's trees it is a container of one int32 tensor; to `ts.tree` it is a leaf.
+    is for its shape too. `torch.stack` and `torch.concatenate` take keys; functions that compute with numbers do not.
+    For torch's trees it is a container of one int32 tensor; for `ts.tree` it is a leaf.
 
     Args:
         data: int32[..., 2], a plain tensor or an Array.
@@ -81,19 +81,19 @@ class Key:
 
     @property
     def sharding(self) -> Any:
-        """How the keys lie over devices; None for keys on the host."""
+        """The sharding of the keys; None for keys on the host."""
         if not isinstance(self.data, Array):
             return None
         sharding: Any = self.data.sharding
         return sharding.reshape(*sharding.shape[:-1]) if _is_positional(sharding) else sharding
 
     def reshape(self, *shape: Any) -> Key:
-        """The same keys under another shape."""
+        """The same keys in another shape."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return Key(self.data.reshape(*sizes, 2))
 
     def _placed(self, put: Any, sharding: Any) -> Key:
-        """The keys where a sharding of their own shape says; `put` places one tensor."""
+        """The keys in a sharding for their own shape; `put` places one tensor."""
         if sharding is not None:
             sharding.checked_layout(self.shape)
         if _is_positional(sharding) and sharding.shape:
@@ -152,7 +152,7 @@ class Key:
             )
         return _joined(func, join, *args, **(kwargs or {}))
 
-    __hash__ = None  # type: ignore[assignment]  # as an array's: equal keys are told apart by values that may be a future
+    __hash__ = None  # type: ignore[assignment]  # as for an array: the values that are compared may be a future
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(
@@ -171,7 +171,7 @@ class Key:
         return f"{named} overlaying:\n{values.view('uint32')}"
 
 
-# functions of torch that move keys -> how many dims more than its keys the result has
+# functions of torch that move keys -> the number of additional dims of the result
 _JOINS = {torch.stack: 1, torch.cat: 0, torch.concat: 0, torch.concatenate: 0}
 
 
@@ -185,7 +185,7 @@ def _joined(func: Any, more: int, tensors: Any, dim: int = 0, *, axis: int | Non
 
 
 def _entry(entry: Any) -> Any:
-    """One entry of an index as torch takes it: lists and NumPy's arrays as tensors, NumPy's numbers as ints."""
+    """One entry of an index as torch takes it: lists and NumPy arrays as tensors, NumPy numbers as ints."""
     if isinstance(entry, np.integer):
         return int(entry)
     return torch.as_tensor(entry) if isinstance(entry, list | np.ndarray) else entry
@@ -204,7 +204,7 @@ register_pytree_node(
 )
 
 
-# ---- what every function of keys checks -----------------------------------------------------------------------------
+# ---- checks of all functions of keys --------------------------------------------------------------------------------
 
 
 def checked_key(function: str, key: Any, *, consumes: bool = True) -> Tensor:
@@ -256,24 +256,24 @@ def checked_shape(function: str, shape: Any) -> list[int]:
     return sizes
 
 
-# ---- a key that is used twice, for `ts.config.update("debug_key_reuse", True)` --------------------------------------
+# ---- reuse of keys, for `ts.config.update("debug_key_reuse", True)` -------------------------------------------------
 #
 # Two draws from one key are the same numbers. With the flag, a key that was drawn from or split is remembered, and its
-# next use is an error that names the first. Making a key (`key`, `split`, `fold_in`) makes it new again: so a cell can
-# be run twice.
+# next use is an error that names the first. Making a key (`key`, `split`, `fold_in`) makes it new again, so that a cell
+# can be run twice.
 
 _used: dict[tuple[int, ...], Any] = {}  # the words of a key -> the line that used it
 
 
 def _keys_in(data: Tensor) -> list[tuple[int, ...]]:
-    """The keys whose values can be seen now: none in a trace or a transformation."""
+    """The keys whose values can be read now: none in a trace or a transformation."""
     if is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(data):
         return []
     return [tuple(pair) for pair in data.reshape(-1, 2).tolist()]
 
 
 def new_key(data: Any) -> Key:
-    """Keys of these words, which are new: drawing from them is no second use."""
+    """Note that keys with these words are new: drawing from them is not an error."""
     if config.read("debug_key_reuse"):
         for pair in _keys_in(data):
             _used.pop(pair, None)
@@ -281,7 +281,7 @@ def new_key(data: Any) -> Key:
 
 
 def _consume(function: str, data: Tensor) -> None:
-    """A function uses these keys up.
+    """Note that a function uses these keys.
 
     Raises:
         KeyReuseError: one was used before.

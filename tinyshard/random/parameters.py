@@ -1,4 +1,4 @@
-"""Distributions that have parameters: a formula of the key's words and of the parameters, as a public function.
+"""Distributions with parameters: public functions from formulas of the key's words and the parameters.
 
 @of_parameters()
 def pareto(data, sizes, dtype, b): ...        pareto(key, b, shape=None, dtype=None)
@@ -31,7 +31,7 @@ INTS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 _ARGUMENTS = """Args:
     key: one Key.
 {parameters}
-    shape: of the result; by default that to which the parameters broadcast.
+    shape: of the result; by default the shape to which the parameters broadcast.
     dtype: {dtypes}.
     out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
@@ -39,7 +39,7 @@ Returns:
     {returns}, placed as by `uniform`.
 
 Raises:
-    DtypeError: no key, a dtype that the function does not make, a shape that is none.
+    DtypeError: not a key, a dtype that the function does not make, an invalid shape.
     DrawError: several keys, or a parameter that does not broadcast to the shape.
 
 Communication: {communication}
@@ -55,17 +55,17 @@ _DTYPES = {
 def of_parameters(
     returns: str = "Numbers", dtypes: str = "float", communication: str = "as `uniform`.", ndims: int = 0
 ) -> Callable[[Formula], Callable[..., Tensor]]:
-    """Makes the public function of a formula: with the checks and the arguments that all of them have.
+    """Make the public function of a formula, with the common checks and arguments.
 
     Args:
-        returns: what it makes, for its docstring.
-        dtypes: which ones it makes: a key of `_DTYPES`.
+        returns: the first words of Returns in its docstring.
+        dtypes: the dtypes that it makes: a key of `_DTYPES`.
         communication: for its docstring.
-        ndims: how many dims at the end of each parameter belong to one draw.
+        ndims: the number of trailing dims of each parameter that belong to one draw.
 
     The formula is a function of the key's words, the sizes of the result, its dtype, and the parameters as tensors of
     the dtype (of float32 where ints are made). Its docstring has a first line, a section Args of the parameters, and
-    the sections that are its own.
+    its own further sections.
     """
 
     def decorate(formula: Formula) -> Callable[..., Tensor]:
@@ -112,7 +112,7 @@ class _Batch:
 
 
 def _sections(formula: Formula) -> tuple[str, str, str]:
-    """The first line of its docstring, the lines of its section Args, and what follows."""
+    """The first line of its docstring, the lines of its section Args, and the rest."""
     doc = inspect.cleandoc(formula.__doc__ or "")
     first, _, rest = doc.partition("\n\n")
     arguments, _, rest = rest.partition("\n\n")
@@ -127,7 +127,7 @@ def _float(name: str, bound: inspect.BoundArguments, dtypes: str) -> torch.dtype
 
 
 def checked_int(name: str, dtype: torch.dtype | None) -> torch.dtype:
-    """A dtype of ints; int32 for None. Raises DtypeError for another."""
+    """A dtype of ints; int32 for None. Raises DtypeError for any other dtype."""
     dtype = torch.int32 if dtype is None else dtype
     if dtype not in INTS:
         raise DtypeError(f"{name} makes ints", got=str(dtype), rule=f"dtype is {_DTYPES['int']}")
@@ -138,7 +138,7 @@ def as_parameter(function: str, name: str, value: Any, dtype: torch.dtype) -> Te
     """A parameter as a tensor of floats.
 
     Raises:
-        DtypeError: no number, nor something that torch takes for a tensor of numbers.
+        DtypeError: neither a number nor a value that torch can make a tensor of numbers.
     """
     try:
         x = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else dtype)
@@ -151,5 +151,5 @@ def as_parameter(function: str, name: str, value: Any, dtype: torch.dtype) -> Te
 
 
 def split_words(data: Tensor, count: int = 2) -> tuple[Tensor, ...]:
-    """The words of new keys: of one key, int32[2], or of each of many, int32[..., 2]."""
+    """The words of new keys: from one key, int32[2], or from each of many, int32[..., 2]."""
     return draw_op(data, [count], "words", torch.int32).unbind(-2)

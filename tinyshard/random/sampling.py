@@ -1,4 +1,4 @@
-"""What all distributions share: the checks, and where the numbers are made."""
+"""The common part of all distributions: checks, and where the numbers are made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tinyshard.random.keys import DrawError, checked_key, checked_shape
 
 
 def placed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A distribution that takes `out_sharding` too: where its numbers should be, within jit made there."""
+    """Add the argument `out_sharding` to a distribution; within jit its numbers are made in that sharding."""
 
     @functools.wraps(draw)
     def drawn_there(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Tensor:
@@ -44,7 +44,7 @@ def placed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def drawn(
     data: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float = 0.0, high: float = 1.0
 ) -> Tensor:
-    """The numbers of one key: on the devices, unless a trace records or a transformation of plain tensors runs.
+    """The numbers of one key: on the devices, except in a trace or a transformation of plain tensors.
 
     Args:
         data: the words of a key, int32[2].
@@ -66,7 +66,7 @@ def drawn(
     transformed = torch._C._functorch.is_functorch_wrapped_tensor(data)
     if is_tracing() or isinstance(data, Array) or transformed:
         return draw_op(data, shape, kind, dtype, low, high)
-    # inside torch.func.grad torch would wrap whatever is made: the draw is a constant there, made outside
+    # torch.func.grad would wrap a value that is made inside of it: the draw is a constant, made outside
     with temporarily_clear_interpreter_stack():
         if config.read("threefry_partitionable"):
             return eager.dispatch(DRAW, (data, shape, [1] * len(shape), [], kind, dtype, low, high), {})
@@ -74,12 +74,12 @@ def drawn(
 
 
 def unit(data: Tensor, shape: Sequence[int], dtype: torch.dtype, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """Uniform numbers between two numbers, made in one op."""
+    """Uniform numbers between two numbers, in one op."""
     return drawn(data, shape, "uniform", dtype, rounded(low, dtype), rounded(high, dtype))
 
 
 def checked(function: str, key: Any, shape: Any) -> tuple[Tensor, list[int]]:
-    """The words of the key, and the shape as a list; the shape is looked at first, so that an error uses no key up."""
+    """The words of the key, and the shape as a list; the shape is checked first, so an error does not use the key."""
     sizes = checked_shape(function, shape)
     return checked_key(function, key), sizes
 
@@ -88,7 +88,7 @@ def checked_float(function: str, dtype: torch.dtype | None) -> torch.dtype:
     """A float dtype; float32 for None.
 
     Raises:
-        DtypeError: another.
+        DtypeError: any other dtype.
     """
     dtype = torch.float32 if dtype is None else dtype
     if dtype not in FLOATS:
@@ -99,10 +99,10 @@ def checked_float(function: str, dtype: torch.dtype | None) -> torch.dtype:
 
 
 def checked_parameters(function: str, shape: Sequence[int] | None, **given: Any) -> list[int]:
-    """The shape of a draw that has parameters; without one, that of the parameters.
+    """The shape of a draw with parameters; by default that of the parameters.
 
     Raises:
-        DtypeError: the shape is none.
+        DtypeError: not a shape.
         DrawError: a parameter does not broadcast to the shape.
     """
     shape = None if shape is None else checked_shape(function, shape)
@@ -122,17 +122,17 @@ def checked_parameters(function: str, shape: Sequence[int] | None, **given: Any)
 
 
 def number_of(value: Any) -> float | None:
-    """A Python number as it is; None for a tensor."""
+    """A Python number unchanged; None for a tensor."""
     return float(value) if isinstance(value, int | float) else None
 
 
 def check_range(function: str, low: Any, high: Any, widest: float | None = None) -> None:
-    """Raise DrawError for numbers that bound nothing; tensors are not looked at, for that would wait.
+    """Raise DrawError for numbers that are not a range; tensors are not checked, since reading them would wait.
 
     Args:
-        function: that asks, for errors.
+        function: the calling function, for errors.
         low, high: the bounds.
-        widest: how far a range reaches at most, and how far from 0; None for one that may have no end.
+        widest: the largest width of the range, and its largest distance from 0; None for an unbounded range.
     """
     if not (isinstance(low, int | float) and isinstance(high, int | float)):
         return
