@@ -1,4 +1,4 @@
-"""tinyshard: JAX's way of parallel computing for torch users, on eight devices that are processes of a laptop.
+"""tinyshard: JAX's style of parallel computing for torch users, on eight devices that are processes of a laptop.
 
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     explicit axes       AxisType get_mesh get_abstract_mesh reshard · out_sharding= of lax.dot lax.einsum lax.reshape
@@ -30,7 +30,7 @@ The folders, each importing from those before it; the `__init__` of each is its 
     core        plain data: devices, layouts, programs, collectives, errors
     draw        pictures of layouts
     runtime     runs programs on worker processes, or in this process
-    sharding    how a learner says where an array lives
+    sharding    descriptions of where an array is
     partition   from an op on whole tensors to steps on shards
     arrays      Array, and putting values on devices
     compile     from a function to an executable
@@ -44,13 +44,13 @@ The folders, each importing from those before it; the `__init__` of each is its 
 
 `README.md` beside this file follows three calls through them, file by file.
 
-torch's functions and methods work on Arrays. A container of your own is a tree once
-`torch.utils._pytree.register_pytree_node` knows it. A name of JAX's that is absent says what stands for it.
+torch's functions and methods work on Arrays. Your own container is a tree after
+`torch.utils._pytree.register_pytree_node`. The error for a missing JAX name says what to use in its place.
 """
 
 import sys as _sys
 
-# workers are forked from a process that has torch loaded; it is started first, so that it loads while this one does
+# workers are forked from a process that has torch loaded; it is started first, so that both load torch in parallel
 from tinyshard.runtime.launch import forkserver as _fork_server  # isort: skip
 
 _fork_server.prestart()
@@ -74,7 +74,7 @@ from tinyshard.arrays.function_overrides import inside_torch as _inside_torch
 from tinyshard.arrays.function_overrides import replaced as _replaced
 from tinyshard.arrays.live import live_arrays
 from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
-from tinyshard.arrays.placement import saved_array as saved_array  # the name that files of torch.save hold
+from tinyshard.arrays.placement import saved_array as saved_array  # the name in files of torch.save
 from tinyshard.arrays.shard import Shard
 from tinyshard.compile import cond as _cond
 from tinyshard.compile import intercept as _intercept
@@ -139,7 +139,7 @@ _replaced.install(
 
 remat = checkpoint
 
-# Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
+# Public modules inside folders can be imported by their public names too: `from tinyshard.tree import map`.
 _sys.modules.update(
     {
         "tinyshard.checkpoint_policies": checkpoint_policies,

@@ -1,4 +1,4 @@
-"""Look at where things are, and why, and into a program that runs: pictures, rules, prints."""
+"""Inspect where values are, and why, and values inside a running program: pictures, rules, prints."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def visualize_array_sharding(x: Any) -> None:
 
     Args:
         x: an Array of any rank and dtype. A plain torch.Tensor is shown on device 0, where an uncommitted
-            value lives.
+            value is.
 
     Raises:
-        DtypeError: `x` is neither, or a traced value: only a call gives it a place.
+        DtypeError: `x` is neither, or a traced value, which does not have a placement.
 
-    Communication: none; the values are not needed, so it does not wait for them either.
+    Communication: none; it does not wait for the values.
 
     In JAX: rank 1 and 2 only, as text in a notebook too; colours where the terminal has them. Inside jit it draws when
     the program runs.
@@ -113,7 +113,7 @@ def _short(value: Any) -> str:
 
 
 def rule(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> OpRules:
-    """By which rule an op is computed in parts: which dims correspond, which may be cut, and what each device then has.
+    """The rule by which an op is partitioned: which dims correspond, which may be cut, and the result on each device.
 
     Each dim of an operand is named by a factor, as in an einsum. An axis of the mesh cuts one factor of an op, or none.
 
@@ -124,18 +124,18 @@ def rule(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> OpRules:
 
     Args:
         fun: an op, or a function of several.
-        args: its arguments, named ones too: Arrays, tensors or ShapeDtypeStructs; where they are does not matter.
+        args: its arguments, named ones too: Arrays, tensors or ShapeDtypeStructs; their placement does not matter.
 
     Returns:
-        A tuple of the rules of the ops that `fun` calls, in order, each with `op` and `rule`; printed, it is a line for
-        each factor.
+        A tuple of the rules of the ops that `fun` calls, in order, each with `op` and `rule`; printed, it has a line
+        for each factor.
 
     Raises:
-        TracedValueError, ImmutableError, DtypeError, StaticArgumentError: as `jit`, of a function.
+        TracedValueError, ImmutableError, DtypeError, StaticArgumentError: as `jit`, for a function.
 
     Communication: none; nothing runs.
 
-    In JAX: has no counterpart; a `sharding_rule` of `jax.experimental.custom_partitioning` is written in like notation.
+    In JAX: has no counterpart; a `sharding_rule` of `jax.experimental.custom_partitioning` has a similar notation.
 
     Example:
         >>> x, y = torch.zeros(4, 6), torch.zeros(6, 8)
@@ -159,22 +159,23 @@ def rule(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> OpRules:
 
 
 def callback(fn: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-    """Call a Python function with values of a program while it runs, for what it does: to print, note or plot them.
+    """Call a Python function with values of a running program, for its side effect: to print, record or plot them.
 
     In jit it gets whole values, in pmap and shard_map it is called for each device with that device's values, by
     device, in vmap for each example, in grad and jvp in the forward pass, in a loop in each round.
 
     Args:
-        fn: is called in this process, in the thread that called the program; what it returns is dropped, what it
-            raises is raised there.
-        args: trees, named ones too; a tensor of any shape and dtype arrives as a plain torch.Tensor, all else as it is.
+        fn: is called in this process, in the thread that called the program, which also gets its errors; its result is
+            dropped.
+        args: trees, named ones too; tensors of any shape and dtype are passed as plain torch.Tensors, other leaves
+            unchanged.
         ordered: has no effect: calls are always in the order of the program.
 
     Raises:
         DtypeError: `fn` cannot be called.
 
-    Communication: each device sends its blocks to this process. A call of the program then waits for its end, where
-        without it would return at once.
+    Communication: each device sends its blocks to this process. A call of the program then waits for its end instead
+        of returning at once.
 
     In JAX: values are Arrays; calls may come in any order unless `ordered`, and after the program's call has returned.
 
@@ -195,7 +196,7 @@ def callback(fn: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs
 
     def function(values: Sequence[torch.Tensor]) -> None:
         given = list(leaves)
-        for i, x in zip(at, values, strict=False):  # without operands there is one that stands for them
+        for i, x in zip(at, values, strict=False):  # without operands there is a dummy one
             given[i] = x
         positional, named = tree_unflatten(given, form)
         fn(*positional, **named)
@@ -207,7 +208,7 @@ def callback(fn: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs
 
 
 class _Checked(string.Formatter):
-    """Tells whether a format fits its arguments, without formatting them."""
+    """Checks that a format fits its arguments, without formatting them."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         return ""
@@ -227,18 +228,18 @@ class _Checked(string.Formatter):
 
 
 def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-    """Print values from inside of a program, when it runs.
+    """Print values of a running program.
 
     In jit whole values, in pmap and shard_map those of each device, by device, in vmap each example, in grad and jvp in
     the forward pass, in a loop in each round.
 
     Args:
         fmt: as for `str.format`: "loss {}", "x = {x}", "{:.3f}".
-        args: what it names, named ones too; tensors are printed as NumPy arrays are.
+        args: the values, named ones too; tensors are printed as NumPy arrays are.
         ordered: has no effect: prints are always in the order of the program.
 
     Raises:
-        ValueError: an argument that `fmt` does not name. IndexError, KeyError: it names one that is not given.
+        ValueError: an argument that `fmt` does not name. IndexError, KeyError: it names one that is not passed.
 
     Communication: each device sends its blocks to this process. A call of the program then waits for its end, where
         without it would return at once.
@@ -277,7 +278,7 @@ def inspect_array_sharding(value: torch.Tensor, *, callback: Callable[[Sharding]
 
     Communication: none.
 
-    In JAX: the same, the sharding being that which XLA has chosen.
+    In JAX: the same, with the sharding that XLA has chosen.
 
     Example:
         >>> import tinyshard as ts

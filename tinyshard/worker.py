@@ -1,4 +1,4 @@
-"""What a launcher starts on every machine whose processes should be devices of a notebook elsewhere.
+"""The command for a launcher on every machine whose processes should be devices of a notebook on another machine.
 
     controller, in the notebook         ts.init(hosts="10.0.0.1:29400")        (or TINYSHARD_HOSTS=10.0.0.1:29400)
     on each of two machines, 4 CPUs     torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \\
@@ -7,14 +7,14 @@
     or, under Slurm                     srun --ntasks=8 python -m tinyshard.worker --controller 10.0.0.1:29400
 
 The order does not matter: controller and workers wait for each other. Rank n becomes device n. The address is the
-controller's, as the other machines reach it; it listens there and nowhere else. The workers listen for each other, with
-gloo's sockets and the first one's TCPStore, on the interfaces that lead there.
+controller's, as the other machines reach it; it listens only there. The workers listen for each other, with
+gloo's sockets and the first one's TCPStore, on the interfaces that route to it.
 
-Controller and workers know each other by a secret, which is in no command line: the file ~/.tinyshard/secret (mode 600,
+Controller and workers share a secret, which is not on a command line: the file ~/.tinyshard/secret (mode 600,
 made by the controller; copy it to machines that do not share the home folder), or the file that TINYSHARD_SECRET_FILE
-names, or the value of TINYSHARD_SECRET. A process that does not prove that it knows the secret is refused. What travels
-afterwards is neither encrypted nor signed, and what joins the workers (TCPStore, gloo) proves nothing, nor does
-torchrun's rendezvous: use a network whose other users you trust, or a tunnel.
+names, or the value of TINYSHARD_SECRET. A process that does not prove that it knows the secret is refused. Later
+messages are neither encrypted nor signed, and the connections between workers (TCPStore, gloo) and torchrun's
+rendezvous are not authenticated: use a network whose users you trust, or a tunnel.
 
 A worker ends with its controller. The process that torchrun started then waits --wait seconds for the next one, so a
 restarted kernel finds its machines again by the same ts.init; after ts.shutdown() it ends at once, and so does
@@ -33,7 +33,7 @@ WAIT_S = 60.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve controllers until one says that it is over, or none comes.
+    """Serve controllers until one ends the service, or none connects in time.
 
     Args:
         arguments: of the command line; by default this process's.
@@ -78,7 +78,7 @@ def _seconds(word: str) -> float:
         seconds = float(word)
     except ValueError:
         seconds = -1.0
-    if not seconds >= 0:  # nan is neither more nor less: no time would ever be up
+    if not seconds >= 0:  # also refuses nan, with which the wait would never end
         raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds to wait")
     return seconds
 
@@ -87,4 +87,4 @@ if __name__ == "__main__":
     code = main()
     if sys.stderr is not None:  # closed from the start
         sys.stderr.flush()
-    os._exit(code)  # at once: nothing is left to tidy up, and to unload torch takes long where many do it
+    os._exit(code)  # at once: nothing is left to clean up, and unloading torch in many processes is slow

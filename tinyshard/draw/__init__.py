@@ -3,12 +3,12 @@
 Every picture is drawn from plain data (a `Layout`, a shape, a few strings): no torch, no processes, no
 IPython. The same input always gives the same picture.
 
-    blocks  which blocks a picture shows, and where the rest is left out
+    blocks  which blocks a picture shows, and where blocks are left out
     text    the boxes of `visualize_array_sharding`
-    colours one colour per device, for every eye
-    label   the names inside an SVG cell: which size fits
+    colours one colour per device, distinct for all kinds of colour vision
+    label   the names inside an SVG cell, and the font size that fits
     cell    one cell of an SVG: a stripe for each owner, and the name
-    picture how panels of cells make one SVG
+    picture arranges panels of cells in one SVG
     svg     the blocks of an array, and the devices of a mesh
     small   small pictures of layouts, for tables
     tables  costs, memory, live Arrays, rules

@@ -1,9 +1,9 @@
 """Which blocks a picture shows: one panel of rows and columns for each block of the leading dims.
 
 A picture is flat, so a tensor of any rank is shown as 2-d panels of its last two dims. A 1-d tensor is one
-row, a number one cell. Long runs of blocks are cut short in the middle:
+row, a number one cell. Long runs of blocks are abbreviated in the middle:
 
-    shown(100, most=64, edge=2)    0, 1, None, 98, 99        None stands for the blocks that are left out
+    shown(100, most=64, edge=2)    0, 1, None, 98, 99        None: blocks are left out here
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def panels(layout: Layout, most: int, edge: int, most_panels: int) -> list[Panel
     """The panels of a tensor; None where some are left out.
 
     Args:
-        layout: where the blocks lie.
+        layout: where the blocks are.
         most: the largest number of rows or columns that is shown whole.
         edge: how many rows and columns stay at each end of longer ones.
         most_panels: the largest number of panels that is shown whole; 2 stay at each end of more.
@@ -80,7 +80,7 @@ def panels(layout: Layout, most: int, edge: int, most_panels: int) -> list[Panel
 
 
 def slice_text(layout: Layout, shape: Sequence[int] | None, block: Block) -> str:
-    """The slices of a block as one writes them, `0:4, :`; without a shape the block's number, `1 of 4`.
+    """The slices of a block as text, `0:4, :`; without a shape the block's number, `1 of 4`.
 
     Example:
         >>> rows = Layout(devices=(0, 1), axes=(2,), dims=((0,), ()))
@@ -100,7 +100,7 @@ def slice_text(layout: Layout, shape: Sequence[int] | None, block: Block) -> str
 
 
 def heading(layout: Layout, shape: Sequence[int] | None, leading: Block) -> str:
-    """Which slice of the leading dims a panel shows; "" where there are none.
+    """The slice of the leading dims that a panel shows; "" if there are none.
 
     Example:
         >>> cube = Layout(devices=(0, 1), axes=(2,), dims=((0,), (), ()))

@@ -1,4 +1,4 @@
-"""One cell of an SVG: a stripe for each owner, a border, a name, and what a resting mouse shows."""
+"""One cell of an SVG: a stripe for each owner, a border, a name, and a tooltip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tinyshard.draw.colours import device_colour, ink
 from tinyshard.draw.label import CHARACTER_WIDTH, LINE_HEIGHT
 
 MAX_STRIPES = 16
-BORDER = "#222222"  # dark on every page: the fills are light, and a light border between them would be lost
+BORDER = "#222222"  # dark on every page: a light border between light fills would be invisible
 
 Box = tuple[float, float, float, float]
 
@@ -54,7 +54,7 @@ def text(
     rest: str = "",
 ) -> str:
     """Words centred on (x, y), or starting there with the anchor "start"; `rest` is more attributes."""
-    # 0.35 of the size lowers the baseline so that digits stand centred; viewers differ in dominant-baseline.
+    # 0.35 of the size lowers the baseline so that digits are centred; viewers differ in dominant-baseline.
     return (
         f'<text x="{number(x)}" y="{number(y + 0.35 * size)}" font-size="{size}" fill="{fill}" '
         f'text-anchor="{anchor}"{rest}>{escape(words)}</text>'
@@ -72,7 +72,7 @@ def number(value: float) -> str:
 
 
 def _plate(box: Box, lines: tuple[str, ...], font_size: int) -> str:
-    """A light ground under a name, for no ink reads well on stripes of every colour."""
+    """A light background under a name, since no text colour is readable on stripes of every colour."""
     x, y, box_width, box_height = box
     width = min(max(map(len, lines)) * CHARACTER_WIDTH * font_size + 6, box_width - 1)
     height = min(len(lines) * LINE_HEIGHT * font_size + 3, box_height - 1)

@@ -1,8 +1,8 @@
-"""One colour per device, the same in every picture, told apart with any kind of colour vision.
+"""One colour per device, the same in every picture, distinct for any kind of colour vision.
 
-The palette is Okabe and Ito's (2008), with grey for black so that no cell vanishes on a dark page. Devices
-8..15 take the same colours lighter, 16..23 darker; the id stands in the cell too, so nothing hangs on colour
-alone.
+The palette is Okabe and Ito's (2008), with grey for black so that all cells are visible on a dark page. Devices
+8..15 have the same colours lighter, 16..23 darker; the id is in the cell too, so colour is never the only
+cue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a notebook shows for an array, a sharding or a mesh: a small table beside its SVG, as dask does."""
+"""A notebook's view of an array, a sharding or a mesh: a small table beside its SVG, as in dask."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def array_html(
         nbytes_total: bytes of the array, copies not counted.
         shard_nbytes: bytes of the shard on one device.
         sharding: the repr of the sharding.
-        committed: whether the array was placed by hand.
+        committed: whether the user placed the array.
 
     Returns:
         One `<div>` without ids or scripts; the same for the same input.
@@ -121,7 +121,7 @@ def mesh_html(shape: Sequence[int], ids: Sequence[int], axis_names: Sequence[str
 
 
 def human_bytes(nbytes: int) -> str:
-    """A number of bytes in the unit that keeps it short.
+    """A number of bytes in the unit that makes it shortest.
 
     Example:
         >>> human_bytes(24), human_bytes(268435456), human_bytes(1500)

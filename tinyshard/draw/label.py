@@ -1,7 +1,7 @@
-"""The names inside SVG cells: the largest size at which all names of a picture fit, or none at all.
+"""The names inside SVG cells: the largest size at which all names of a picture fit, or no names.
 
-All cells of a picture speak alike. A name may break after a comma; if it fits at no size, the ids are cut to
-the first and the last, and if that does not fit either, the cells stay without names:
+All cells of a picture have names in the same form. A name may break after a comma; if it fits at no size, the ids are
+cut to the first and the last, and if that does not fit either, the cells have no names:
 
     "CPU 0,2,4,6"    ("CPU 0,", "2,4,6")    ("0,2,", "4,6")    ("0…6",)    ()
 """
@@ -55,7 +55,7 @@ def _ends(ids: Ids) -> str:
 
 
 def _broken(text: str, columns: int) -> tuple[str, ...]:
-    """Break after commas so that each line has at most `columns` characters; () where that cannot be."""
+    """Break after commas so that each line has at most `columns` characters; () if that is impossible."""
     lines = [""]
     for word in text.replace(",", ",\n").split("\n"):
         if len(lines[-1]) + len(word) > columns and lines[-1]:

@@ -1,4 +1,4 @@
-"""How panels of cells make one SVG: places, captions, sizes at the sides."""
+"""Arranges panels of cells in one SVG: positions, captions, sizes at the sides."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tinyshard.draw.blocks import Block, Ids, Panel, panels
 from tinyshard.draw.cell import cell, number, text
 from tinyshard.draw.label import CHARACTER_WIDTH, Labels, fitted
 
-MOST, EDGE = 16, 5  # rows or columns that are shown whole; how many stay at each end of more
+MOST, EDGE = 16, 5  # rows or columns that are all shown; beyond that, how many are shown at each end
 MOST_PANELS = 9
 WIDEST = 420  # px, for several panels side by side
-LEFT_OUT = 18  # px, for the row or column that stands for those left out
+LEFT_OUT = 18  # px, for the row or column in place of those left out
 GAP = 14
 CAPTION = 11  # px, the font size of captions and sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What differs between the picture of an array and that of a mesh.
+    """The differences between the picture of an array and that of a mesh.
 
     Args:
         sides: labels for the bottom and the right side.
         caption: text above a panel, from its leading block.
-        tip: what a mouse resting on a cell shows.
+        tip: the tooltip of a cell.
         cell: width and height of a cell in px.
         inset: px left free around a cell.
     """
@@ -95,7 +95,7 @@ def _panel(
             box = (x + inset, y + inset, width - 2 * inset, height - 2 * inset)
             elements.append(cell(box, ids, labels.lines[ids], labels.size, style.tip(block, ids), radius=2 * inset))
     below, beside = style.sides
-    # in the middle, but where words are longer than the cells they begin with them
+    # centred, but words that are longer than the cells are left-aligned with them
     x = max((left + right) / 2, left + _length(below) / 2)
     y = max((top + bottom) / 2, top + _length(beside) / 2)
     bottom = max(bottom, top + _length(beside))
@@ -117,12 +117,12 @@ def _width(panel: Panel, style: Style) -> float:
 
 
 def _length(words: str) -> float:
-    """Of a caption or of the words at a side, in px."""
+    """The width of a caption or of the words at a side, in px."""
     return CHARACTER_WIDTH * CAPTION * len(words)
 
 
 def _ticks(numbers: tuple[int | None, ...], size: float, start: float) -> tuple[list[tuple[float, float]], float]:
-    """Where each row or column begins and how large it is, and where the last one ends."""
+    """The start and size of each row or column, and the end of the last one."""
     found = []
     for n in numbers:
         extent = LEFT_OUT if n is None else size

@@ -12,19 +12,19 @@ from tinyshard.draw.picture import EDGE, MOST, Style, picture
 LONG_SIDE = 240  # px, of a panel alone
 SMALL_SIDE = 100  # px, of each of several panels
 MAX_SIDE = 320
-LEAST_ASPECT = 0.25  # a longer array is drawn shorter than it is
+LEAST_ASPECT = 0.25  # a longer array is drawn at this aspect
 ROW_HEIGHT = 40  # px, of a 1-d array
-MIN_CELL = (20, 20)  # px: two digits, one line; a run that is cut short has room for four digits
+MIN_CELL = (20, 20)  # px: two digits, one line; in an abbreviated run there is room for four digits
 MIN_CELL_OF_MANY = (28, 20)
 
 
 def sharding_svg(layout: Layout, shape: Sequence[int] | None) -> str:
-    """Draw the blocks of an array and who holds them.
+    """Draw the blocks of an array and the devices that hold them.
 
     Args:
-        layout: where the blocks lie.
+        layout: where the blocks are.
         shape: the global shape, of any rank: 1-d is a row, above 2 each block of the leading dims is a panel.
-            None draws a sharding that has no array yet: square blocks, no sizes.
+            None draws a sharding without an array: square blocks, no sizes.
 
     Returns:
         One `<svg>` element, at most about 450 px wide; the same for the same input.
@@ -95,13 +95,13 @@ def mesh_svg(shape: Sequence[int], ids: Sequence[int], axis_names: Sequence[str]
 
 
 def _sides(words: list[str]) -> tuple[str, str]:
-    """What stands below and beside a panel: the words of the last dim and of the one before it."""
+    """The words below and beside a panel: those of the last dim and of the one before it."""
     beside, below = ["", "", *words][-2:]
     return below, beside
 
 
 def _cell_size(parts: Sequence[int], sizes: Sequence[int], has_many: bool) -> tuple[float, float]:
-    """Give a panel the aspect of its two dims, within reason, and each cell the room of a short name."""
+    """Give a panel the aspect of its two dims, within limits, and each cell the room of a short name."""
     n_rows, n_columns = (1, 1, *parts)[-2:]
     least = MIN_CELL_OF_MANY if max(n_rows, n_columns) > MOST else MIN_CELL
     n_rows, n_columns = (n if n <= MOST else 2 * EDGE for n in (n_rows, n_columns))

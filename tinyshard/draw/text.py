@@ -1,6 +1,6 @@
 """The boxes of `visualize_array_sharding`, in plain text without colour.
 
-The sizes are JAX's, so that a picture here has the same lines as there. A square array is about 10 high and
+The sizes are JAX's, so a picture has the same lines as in JAX. A square array is about 10 high and
 25 wide; a cell gets its share of that, and at least the room of its name:
 
     ┌──────────┬──────────┐
@@ -9,8 +9,8 @@ The sizes are JAX's, so that a picture here has the same lines as there. A squar
     │  CPU 2   │  CPU 3   │
     └──────────┴──────────┘
 
-In JAX: a picture of more than 80 columns loses the names; here columns narrow as far as the names allow, and
-the picture may then be wider. Ranks above 2 are an error there; here they are several pictures.
+In JAX: a picture of more than 80 columns omits the names; here columns become as narrow as the names allow, and
+the picture may then be wider. Ranks above 2 are an error in JAX; here they are several pictures.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tinyshard.core.layout import Layout
 from tinyshard.draw.blocks import Block, Ids, Panel, heading, ids_text, panels
 
 BASE_HEIGHT = 10
-WIDTH_PER_HEIGHT = 2.5  # a character is about that much taller than it is wide
+WIDTH_PER_HEIGHT = 2.5  # about the aspect of a character
 MIN_CELL_WIDTH = 9
 MAX_WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A name and the blanks that must stand left and right of it."""
+    """A name and the blanks left and right of it."""
 
     entry: str
     left: int
@@ -50,11 +50,11 @@ def sharding_text(layout: Layout, shape: tuple[int, ...]) -> str:
     """Draw which device holds which block, as `jax.debug.visualize_sharding` prints it.
 
     Args:
-        layout: where the blocks lie; `layout.ndim` must be `len(shape)`.
-        shape: the global shape, of any rank. Above 2, each block of the leading dims is a picture of its own.
+        layout: where the blocks are; `layout.ndim` must be `len(shape)`.
+        shape: the global shape, of any rank. Above 2, each block of the leading dims is a separate picture.
 
     Returns:
-        Lines without a final newline. More than 64 rows or columns of blocks are cut short in the middle, and
+        Lines without a final newline. More than 64 rows or columns of blocks are abbreviated in the middle, and
         more than 16 ids in a cell too.
 
     Raises:
@@ -141,7 +141,7 @@ def _padded(entry: str, width: int) -> _Cell:
 
 
 def _narrowed(widths: list[int], columns: list[list[_Cell]]) -> list[int]:
-    """Share the 80 columns evenly, the first ones getting what is over, but keep a blank around each name."""
+    """Share the 80 columns evenly, with the remainder for the first ones, but keep a blank around each name."""
     share, over = divmod(MAX_WIDTH - len(widths) - 1, len(widths))
     fair = [share + (k < over) for k in range(len(widths))]
     needed = [max(len(cell.entry) for cell in column) + 2 for column in columns]

@@ -76,7 +76,7 @@ def associative_scan(
 
 
 def _running(combine: Combine, elements: Tensors, dims: list[int]) -> Tensors:
-    """For elements 0 1 2 3 4: the scan of the pairs 01, 23 gives results 1 and 3; 2 is 01 with 2, and 4 is 0123 with 4."""
+    """For elements 0 1 2 3 4: the scan of pairs 01, 23 gives results 1 and 3; 2 is 01 with 2, and 4 is 0123 with 4."""
     count = elements[0].shape[dims[0]]
     if count < 2:
         return elements

@@ -1,4 +1,4 @@
-"""Gradients whose norm over all of them is bounded."""
+"""Clipping of gradients by their global norm."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 def global_norm(tree: Any) -> torch.Tensor:
-    """The 2-norm of all elements of all leaves, as of one vector.
+    """The 2-norm of all elements of all leaves, taken as one vector.
 
     Args:
         tree: a tree of floating-point or complex values, of any shapes.
 
     Returns:
-        A 0-d value: float32, or float64 where a leaf is of 64 bits.
+        A 0-d value: float32, or float64 if a leaf has 64 bits.
 
     Raises:
         DtypeError: a leaf that no device can hold.
@@ -55,7 +55,7 @@ def clip_by_global_norm(grads: Any, max_norm: float | torch.Tensor) -> tuple[Any
 
     Communication: that of `global_norm`.
 
-    In JAX: `optax.clip_by_global_norm`. In torch: `torch.nn.utils.clip_grad_norm_`, whose numbers these are: the factor
+    In JAX: `optax.clip_by_global_norm`. In torch: `torch.nn.utils.clip_grad_norm_`, with the same numbers: the factor
     is max_norm / (norm + 1e-6), and at most 1.
 
     Example:

@@ -1,10 +1,10 @@
 """torch's own optimizers as functions without a side effect.
 
-    update(params, grads, state)     torch's optimizer is made over clones of the parameters and given the state; its
+    update(params, grads, state)     torch's optimizer is made over clones of the parameters and loads the state; its
                                      `step` changes the clones; they and the new state are the result
 
 In a trace `torch.compiler.is_compiling()` is true and `capturable` is set, so step counters and learning rates stay
-tensors, and `step` asks for no value. It writes in place, which the trace makes functional.
+tensors, and `step` does not read values. It writes in place, which the trace makes functional.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tinyshard.sharding.prefix import spread
 from tinyshard.transforms.jit import jit
 
 Schedule = Callable[[torch.Tensor], Any]
-_ANY_RATE = 1e-3  # stands for a learning rate that is computed, where torch checks it
+_ANY_RATE = 1e-3  # a placeholder for a computed learning rate, where torch checks it
 _WITHOUT = {
     "LBFGS": "it evaluates the loss several times in a step",
     "SparseAdam": "it takes sparse gradients, and an Array is dense",
@@ -44,25 +44,26 @@ def functional(
     groups: Mapping[str, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Optimizer:
-    """An optimizer of torch's as two functions, for `ts.jit`, `ts.shard_map` and their like.
+    """A torch optimizer as two pure functions, for `ts.jit`, `ts.shard_map` and other transformations.
 
     The options are those of the class. `lr` may be a function of the number of updates so far, a 0-d int64 tensor, that
     returns a number or a 0-d tensor: a schedule.
 
     Args:
         optimizer: a class of `torch.optim`: SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Muon and others.
-        groups: options of some parameters alone, by a pattern of their names, as {"*.bias": {"weight_decay": 0.0}}. A
-            name is a parameter's path in the tree, joined by dots; of several patterns that fit, the first counts.
+        groups: options of only some parameters, by a pattern of their names, as {"*.bias": {"weight_decay": 0.0}}. A
+            name is a parameter's path in the tree, joined by dots; if several patterns match, the first counts.
 
     Returns:
         An `Optimizer`, with `init(params)` and `update(params, grads, state)`.
 
     Raises:
-        DtypeError: not such a class; LBFGS, SparseAdam or Adafactor; SGD with dampening; an option that it has not.
+        DtypeError: not such a class; LBFGS, SparseAdam or Adafactor; SGD with dampening; an option that it does not
+            have.
 
     Communication: none.
 
-    In JAX: an optimizer of optax, whose `update` returns what must be added, here the new parameters.
+    In JAX: an optax optimizer, whose `update` returns the change of the parameters; here it returns new parameters.
 
     Example:
         >>> import tinyshard as ts
@@ -94,7 +95,7 @@ def functional(
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer without a state of its own: `init(params)` and `update(params, grads, state)`.
+    """A stateless optimizer: `init(params)` and `update(params, grads, state)`.
 
     Args:
         kind: a class of torch.optim.
@@ -122,7 +123,7 @@ class Optimizer:
 
         Args:
             params: the tree of parameters: Arrays or tensors; None stays None.
-            sharding: where to put the parts of the state that have the shape of their parameter: a Sharding, with
+            sharding: of the parts of the state that have the shape of their parameter: a Sharding, with
                 `set_mesh` a PartitionSpec, or a tree of these that is a prefix of `params`, as `ts.shardings` returns
                 it; None, for all or in place of one: as the parameter. ZeRO-1 is `init(params,
                 ts.shardings(params, {"*": P("d")}, mesh))`, of replicated parameters.
@@ -135,7 +136,7 @@ class Optimizer:
             DtypeError: a parameter that is not a floating-point or complex tensor.
             ShardingError: `sharding` does not fit the tree of parameters, or a part of the state.
 
-        Communication: new values are made by the devices; counters are sent to them.
+        Communication: the devices make the new values; counters are sent to them.
         """
         leaves, form = _flat(params)
         count = torch.zeros((), dtype=torch.int64)
@@ -155,8 +156,8 @@ class Optimizer:
 
         Args:
             params: the tree of parameters.
-            grads: the tree of their gradients, of the same shapes; None for a parameter that stays as it is.
-            state: what `init`, or the update before, returned.
+            grads: the tree of their gradients, of the same shapes; None for a parameter that is not changed.
+            state: the result of `init`, or of the update before.
 
         Returns:
             The new parameters and the new state: trees of the same shapes and dtypes. Outside of a trace they have the
@@ -165,12 +166,12 @@ class Optimizer:
         Raises:
             DtypeError: the trees do not fit each other.
 
-        Communication: none where parameters, gradients and state are sharded alike. With ZeRO-1 each device updates
+        Communication: none if parameters, gradients and state have the same shardings. With ZeRO-1 each device updates
         its part, and the new parameters are gathered.
         """
         if is_tracing():
             return self._update(params, grads, state)
-        with disable_jit(False):  # torch's step takes tensors for its counters and rates in a trace alone
+        with disable_jit(False):  # torch's step takes tensors for its counters and rates only in a trace
             updated = self._jitted(params, grads, state)
         return trees.map(_as_before, (params, state), updated)
 
@@ -192,7 +193,7 @@ class Optimizer:
         return trees.unflatten(own, form), {"count": state["count"] + 1, "slots": trees.unflatten(slots, form)}
 
     def check(self) -> None:
-        """Raise DtypeError for a class or options that this cannot be made of."""
+        """Raise DtypeError for a class or options that are not supported."""
         kind = self.kind
         is_optimizer = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
         if not is_optimizer or kind.__name__ in _WITHOUT:
@@ -221,10 +222,10 @@ class Optimizer:
 
 
 class _Bound:
-    """An optimizer of torch's over some tensors, for one call.
+    """A torch optimizer over some tensors, for one call.
 
     Args:
-        optimizer: what is called.
+        optimizer: its constructor.
         params: the tree of parameters, for their names.
         own: the tensors that torch's optimizer changes; None for a parameter that is None.
         count: the number of updates so far.
@@ -258,7 +259,7 @@ class _Bound:
                 group["lr"] = rate(count) if callable(rate) else rate
 
     def initial(self) -> list[dict[str, Any] | None]:
-        """By parameter, the state before the first step."""
+        """The state of each parameter before the first step."""
         for x in self._own:
             if x is not None:
                 x.grad = torch.zeros_like(x)
@@ -271,14 +272,14 @@ class _Bound:
         return self._slots()
 
     def step(self, grads: list[Any], slots: list[Any]) -> list[dict[str, Any] | None]:
-        """Change the tensors, and return by parameter the state afterwards."""
+        """Change the tensors, and return the new state of each parameter."""
         for x, grad, slot in zip(self._own, grads, slots, strict=True):
             if x is not None:
                 x.grad = grad
                 self._torch.state[x] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in slot.items()}
         if self._torch:
             step = type(self._torch).step
-            while hasattr(step, "__wrapped__"):  # around it torch's profiler, its hooks and no_grad
+            while hasattr(step, "__wrapped__"):  # wrapped by torch's profiler, its hooks and no_grad
                 step = step.__wrapped__
             with torch.no_grad():
                 step(self._torch)
@@ -312,7 +313,7 @@ def _check_floating(name: str, x: torch.Tensor) -> None:
 
 
 def _fitting(what: str, tree: Any, form: Any) -> list[Any]:
-    """What a tree has for each parameter."""
+    """The entry of a tree for each parameter."""
     try:
         return form.flatten_up_to(tree)
     except ValueError as error:
@@ -325,7 +326,7 @@ def _fitting(what: str, tree: Any, form: Any) -> list[Any]:
 
 
 def _placed(x: Any, like: torch.Tensor, sharding: Any) -> Any:
-    """A part of the state beside its parameter, or where it is wanted; what is not of its shape is replicated."""
+    """A part of the state in its parameter's sharding, or the given one; replicated if its shape differs."""
     if not isinstance(like, Array) or not isinstance(x, torch.Tensor):
         return x
     if x.shape == like.shape and x.dim():

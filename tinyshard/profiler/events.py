@@ -18,11 +18,11 @@ class Step:
         op: as the program's text names it.
         start_ns, end_ns: when.
         is_exchange: whether devices exchange data in it.
-        wait_ns: of an exchange how long it waited, from its start, until the last device of its group had started.
-        held_up_ns: of the last device of an exchange how long the others waited for it, on average; else 0.
+        wait_ns: for an exchange, the time from its start until the last device of its group had started.
+        held_up_ns: for the last device of an exchange, how long its group waited for it, on average; else 0.
         flops: by torch's formulas, as `cost_analysis` counts them.
-        nbytes: of an exchange what the busiest device sends, as `cost_analysis` counts it; of an op what it reads and
-            writes, its operands and results; 0 for a view.
+        nbytes: for an exchange, the bytes that the busiest device sends, as `cost_analysis` counts them; for an op, the
+            bytes of its operands and results; 0 for a view.
         line: the user's line that called the op.
     """
 
@@ -51,7 +51,7 @@ class Call:
     Attributes:
         device: its id.
         number: of the call.
-        name: the op of a program of one step, or how many steps it has.
+        name: the op of a program of one step, or the number of its steps.
         start_ns, end_ns: when.
         line: the user's line that called it.
     """
@@ -66,15 +66,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What a trace has recorded.
+    """The records of a trace.
 
     Attributes:
         devices: ids.
-        platform: what they are.
+        platform: of the devices.
         wall_ns: from the beginning of the trace to its end.
         steps, calls: by device, in the order of their start.
         spans: of the controller, in the order of their start.
-        notes: what is missing, in words.
+        notes: about missing records, as text.
     """
 
     devices: tuple[int, ...]
@@ -86,7 +86,7 @@ class Events:
     notes: tuple[str, ...] = ()
 
     def name(self, device: int) -> str:
-        """What a device is called: "CPU 0"."""
+        """The name of a device: "CPU 0"."""
         return f"{self.platform.upper()} {device}"
 
 
@@ -95,10 +95,10 @@ class Shares:
     """How a device spent the time of a trace, in ns.
 
     Attributes:
-        compute: in calls, without what follows; Python's part between steps is in it.
-        exchange: in exchanges, once all of their group had come.
+        compute: in calls, without exchanges and waits; Python's overhead between steps is included.
+        exchange: in exchanges, after the last device of the group had started.
         wait: in exchanges, until then.
-        idle: between calls; in the local runtime also while another device has its turn.
+        idle: between calls; in the local runtime also while another device runs.
     """
 
     compute: int
@@ -108,7 +108,7 @@ class Shares:
 
     @property
     def total(self) -> int:
-        """All of it: the time of the trace."""
+        """The sum: the time of the trace."""
         return self.compute + self.exchange + self.wait + self.idle
 
 
@@ -121,7 +121,7 @@ def shares_of(events: Events, device: int) -> Shares:
 
 
 def _busy_and_idle(events: Events, device: int) -> tuple[int, int]:
-    """How long a device was in a call, and how long in none. In the local runtime it is in none between its steps."""
+    """The time of a device inside and outside of calls. In the local runtime it is outside between its steps."""
     both: list[Call | Step] = [*events.calls, *events.steps]
     busy = idle = at = 0
     for start, end in sorted((x.start_ns, x.end_ns) for x in both if x.device == device):
@@ -132,7 +132,7 @@ def _busy_and_idle(events: Events, device: int) -> tuple[int, int]:
 
 
 def own_times(spans: Sequence[Span]) -> list[int]:
-    """For each span of the controller its time without the spans inside of it. They come in the order of their start.
+    """For each span of the controller its time without the spans inside of it. They are in the order of their start.
 
     Example:
         >>> own_times([Span("wait", "", 0, 10, None), Span("plan", "", 2, 5, None)])

@@ -20,7 +20,7 @@ Row = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a program tells of one of its steps.
+    """A program's information about one of its steps.
 
     Attributes:
         op: its name.
@@ -35,7 +35,7 @@ class Model:
 
 
 class Programs:
-    """The programs that were called in a trace, and what they tell of their steps."""
+    """The programs that were called in a trace, and their information about steps."""
 
     def __init__(self, called: Sequence[tuple[Any, Program]]) -> None:
         self._runs = {run.number: run for run, _ in called}
@@ -61,12 +61,12 @@ class Programs:
         return "" if run is None else str(run.where)
 
     def name(self, number: int) -> str:
-        """What a program is called in a trace."""
+        """The name of a program in a trace."""
         steps = self._programs[number].steps
         return steps[0].op if len(steps) == 1 else f"{len(steps)} steps"
 
     def model(self, number: int, step: int) -> Model:
-        """What is known of a step."""
+        """The information about a step."""
         key = number, step
         if key not in self._models:
             program = self._programs[number]
@@ -114,11 +114,11 @@ def joined(
 
     Args:
         log: the controller's spans.
-        rows: by device what it has recorded.
-        ahead_ns: by device how far its clock is ahead of the controller's.
+        rows: by device, its records.
+        ahead_ns: by device, how far its clock is ahead of the controller's.
         start_ns, end_ns: of the trace; it ends with the last call, if that is later.
         devices, platform: all devices.
-        notes: what is missing so far.
+        notes: about missing records so far.
     """
     programs = Programs([span.call for span in log.spans if span.call is not None])
     known = {
@@ -155,7 +155,7 @@ def _rows(taken: bytes, start_ns: int) -> Iterator[Row]:
 
 
 def _named(programs: Programs) -> Any:
-    """A function that names a dispatch by its program, which it lets go."""
+    """A function that names a dispatch by its program, and drops the reference to the program."""
 
     def named(span: Span) -> Span:
         if span.call is None:
@@ -179,7 +179,7 @@ def _steps(known: Mapping[int, Sequence[Row]], programs: Programs) -> list[Step]
 
 
 def _with_waits(steps: list[Step], known: Mapping[int, Sequence[Row]], programs: Programs) -> list[Step]:
-    """The steps, an exchange with its wait: until the last device of the group has started it."""
+    """The steps; an exchange has its wait, until the last device of the group has started it."""
     rows = [(d, row) for d, several in known.items() for row in several if row[2] != CALL]
     groups: dict[Any, list[int]] = {}
     for i, (device, (call, program, step, exchange, _, _)) in enumerate(rows):

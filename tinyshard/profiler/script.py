@@ -1,4 +1,4 @@
-"""What makes the picture of a trace zoom, in a browser: it draws on a canvas, and loads nothing."""
+"""The script that zooms the picture of a trace in a browser: it draws on a canvas, and loads nothing."""
 
 SCRIPT = r"""
 (() => {

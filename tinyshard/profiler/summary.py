@@ -1,4 +1,4 @@
-"""Tables of a trace: the time by device, by op, by collective and by line, measured beside modelled."""
+"""Tables of a trace: the time by device, by op, by collective and by line, measured and modelled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinyshard.profiler.events import Events, Step, own_times, shares_of
 
 # rows of one table
 _MOST_ROWS = 12
-# of the wall time: who is waited for less is not named
+# of the wall time: a device that is waited for less is not named
 _LEAST_HELD_UP = 0.01
 _LONGEST = 60  # characters of a line
 
@@ -21,8 +21,8 @@ class Table:
     """One table.
 
     Attributes:
-        title: what it shows.
-        head: the names of its columns; the first has words, the others numbers.
+        title: of the table.
+        head: the names of its columns; the first has words, the rest numbers.
         rows: as text.
     """
 
@@ -36,9 +36,9 @@ class Summary:
     """The tables of a trace; printed as text, and in a notebook as HTML.
 
     Attributes:
-        heading: what was traced, in one line.
-        remarks: who held the others up, and what is missing.
-        tables: by device, by the controller's work, op, collective and line; empty ones are left out.
+        heading: one line about the trace.
+        remarks: which devices delayed the rest, and which records are missing.
+        tables: by device, by the controller's work, op, collective and line, without empty ones.
     """
 
     heading: str
@@ -78,7 +78,7 @@ def summary_of(events: Events) -> Summary:
 
 
 def held_up(events: Events) -> list[str]:
-    """Which devices the others waited for, in words, the longest wait first."""
+    """The devices that delayed the rest, as text, the longest wait first."""
     said = []
     for device in events.devices:
         late = [s for s in events.steps if s.device == device and s.held_up_ns]
@@ -172,13 +172,13 @@ def _mean(events: Events, numbers: Iterable[int]) -> float:
 
 
 def _rate(total: int, steps: Sequence[Step]) -> str:
-    """Thousands of millions a second, while a device was at it."""
+    """Billions per second, while a device was busy with it."""
     busy = sum(s.busy_ns for s in steps)
     return f"{total / busy:,.2f}" if total and busy else ""
 
 
 def _time(ns: float) -> str:
-    """A time in the unit that keeps it short.
+    """A time in the unit that makes it shortest.
 
     Example:
         >>> _time(512), _time(52_100_000), _time(1_500)

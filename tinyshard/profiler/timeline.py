@@ -1,7 +1,7 @@
-"""The picture of a trace: a row for each device and one for the controller, from left to right the time.
+"""The picture of a trace: a row for each device and one for the controller, with time from left to right.
 
-The picture is an SVG, which shows everywhere. Where scripts run, as in a notebook that is trusted, a canvas takes its
-place that zooms and tells of each step.
+The picture is an SVG, which every viewer shows. Where scripts run, as in a trusted notebook, a canvas replaces it,
+which zooms and describes each step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from tinyshard.profiler.events import Events
 from tinyshard.profiler.script import SCRIPT
 
-# kind -> (fill, what it is called); each is told from the page in light and in dark
+# kind -> (fill, its description); each is visible on a light and on a dark page
 KINDS = {
     "compute": ("#56b4e9", "compute"),
     "exchange": ("#e69f00", "exchange"),
@@ -28,7 +28,7 @@ KINDS = {
     "call": ("rgba(128,128,128,.28)", "call: Python between steps"),
 }
 _NAMES = list(KINDS)
-# more than these are not drawn: the shortest are left out
+# the largest number of bars that are drawn: the shortest are left out
 _MOST_DRAWN = 20_000
 _WIDTH, _LEFT, _ROW, _BAR, _TOP = 960, 86, 26, 18, 6
 
@@ -41,7 +41,7 @@ class Bar:
         row: 0 for the controller, then the devices.
         start_ns, end_ns: when.
         kind: one of `KINDS`.
-        name: what is done.
+        name: of the step or span.
         line: the user's line.
     """
 
@@ -54,7 +54,7 @@ class Bar:
 
 
 def bars_of(events: Events) -> list[Bar]:
-    """What is drawn, what lies in front last."""
+    """The bars to draw, from back to front."""
     row = {device: i + 1 for i, device in enumerate(events.devices)}
     bars = [Bar(0, s.start_ns, s.end_ns, s.kind, s.name, str(s.where)) for s in events.spans]
     bars += [Bar(row[c.device], c.start_ns, c.end_ns, "call", c.name, c.line) for c in events.calls]
@@ -90,7 +90,7 @@ def timeline_html(events: Events) -> str:
 
 
 def _data(events: Events, bars: Sequence[Bar], names: Sequence[str]) -> str:
-    """What the script draws, as JSON that may stand in HTML."""
+    """The script's data, as JSON that is safe in HTML."""
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:
@@ -143,7 +143,7 @@ def _svg(events: Events, bars: Sequence[Bar], names: Sequence[str]) -> str:
 
 
 def _visible(bars: Iterable[Bar], least_ns: float) -> list[Bar]:
-    """The bars, of which those that are narrower than a pixel share one where they follow each other in a kind."""
+    """The bars; consecutive ones of a kind that are narrower than a pixel are merged."""
     visible: list[Bar] = []
     last: dict[tuple[int, str], int] = {}  # by row and kind, the number of the last bar
     for bar in bars:

@@ -1,4 +1,4 @@
-"""Recording a trace: from the block that is traced to its events."""
+"""Records a trace: from the traced block to its events."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tinyshard.profiler.timeline import timeline_html
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 
-# how long devices are waited for at the end of a block that was left by an error
+# the timeout for devices at the end of a block that raised an error
 _WITHIN_S = 5.0
 
 
 class Trace:
-    """What ran in a block of `trace()`. A notebook draws it; `summary()` has tables, and `to_perfetto` writes a file.
+    """The record of a block of `trace()`. A notebook draws it; `summary()` has tables, `to_perfetto` writes a file.
 
-    It holds its events when the block is over.
+    It has its events after the block.
 
     Raises:
-        RuntimeStateError: it is asked for what the block is still to record.
+        RuntimeStateError: it is read before the block is over.
 
-    Communication: none; the devices have sent what they recorded.
+    Communication: none; the devices have sent their records.
 
     Example:
         >>> import tinyshard as ts
@@ -60,7 +60,7 @@ class Trace:
         return self._events
 
     def summary(self) -> Summary:
-        """Tables of the time by device, op, collective and line, measured beside modelled; as text, and as HTML.
+        """Tables of the time by device, op, collective and line, measured and modelled; as text, and as HTML.
 
         Raises:
             RuntimeStateError: the block is not over.
@@ -71,7 +71,7 @@ class Trace:
         """Write a file that https://ui.perfetto.dev opens: Chrome's trace events, as JSON.
 
         Args:
-            path: of the file; one that is there is replaced.
+            path: of the file; an existing one is replaced.
 
         Raises:
             RuntimeStateError: the block is not over. OSError: the file cannot be written.
@@ -89,20 +89,20 @@ class Trace:
 
 @contextlib.contextmanager
 def trace() -> Iterator[Trace]:
-    """Record what runs in a block: each step on each device, and what the controller does meanwhile.
+    """Record what runs in a block: each step on each device, and the activities of the controller.
 
-    Of a device: what it computed, exchanged and waited for, step by step. Of the controller: what it traced, planned
-    and dispatched, and what it waited for. It begins when the devices have finished what they were given before, and
-    ends when they have finished what the block gave them. A block that an error leaves, as Ctrl-C or the death of a
-    device, ends with what there is by then.
+    For a device it records computation, exchanges and waits, step by step; for the controller, traces, plans,
+    dispatches and waits. It begins when the devices have finished all earlier calls, and ends when they have finished
+    the calls of the block. If the block ends with an error, as Ctrl-C or the death of a device, the trace has the
+    records up to then.
 
     A device keeps its last 131,072 steps; the trace's `events.notes` say what is missing. Clocks of other machines are
-    set by one round trip, which is off by half of its time at most. While it is on, a step takes about a microsecond
-    longer; on a GPU each step is waited for, so that none hides behind another.
+    aligned by one round trip, with an error of at most half of its time. While it is on, a step takes about a
+    microsecond longer; on a GPU each step is waited for, so that steps do not overlap.
 
     Returns:
-        A context manager that gives a `Trace`, which holds its events when the block is over. Shown in a notebook, it
-        is a timeline: drag to move, Ctrl and the wheel to zoom, and a step says what it is.
+        A context manager that returns a `Trace`, which has its events after the block. In a notebook it is shown as
+        a timeline: drag to move, Ctrl and the wheel to zoom, and hover over a step for its description.
 
     Raises:
         RuntimeStateError: another trace is on.
@@ -136,7 +136,7 @@ def trace() -> Iterator[Trace]:
         end_ns, records = time.monotonic_ns(), {}
         try:
             records = _recorded(runtime, within_s)
-        except KeyboardInterrupt:  # the calls that it waited for are cancelled now
+        except KeyboardInterrupt:  # the calls that it waited for are now cancelled
             records = _recorded(runtime, _WITHIN_S)
             raise
         finally:
@@ -149,7 +149,7 @@ def trace() -> Iterator[Trace]:
 
 
 def _recorded(runtime: Any, within_s: float) -> dict[int, tuple[bytes, int] | None]:
-    """What each device has recorded; nothing of a pool that is gone."""
+    """The records of each device; empty if the pool is gone."""
     try:
         found: dict[int, tuple[bytes, int] | None] = runtime.recorded(within_s)
     except (RemoteError, RuntimeStateError):

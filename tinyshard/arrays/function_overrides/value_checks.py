@@ -126,7 +126,7 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """As `torch.nn.functional.gaussian_nll_loss`; the gradient by `var` passes where it is at least `eps`, too."""
+    """As `torch.nn.functional.gaussian_nll_loss`; the gradient with respect to `var` also flows where it is `eps`."""
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not valid")  # as torch says it
     spread = torch.as_tensor(var, dtype=input.dtype) if not isinstance(var, torch.Tensor) else var
