@@ -1,8 +1,8 @@
-"""A cache that keeps what was used last.
+"""A cache of the most recently used entries.
 
 executables = Recent(256)
-executables.get(key)         None, or the value; with more than 128 kept it counts as used now
-executables.put(key, value)  drops what was used longest ago, should there be more than 256
+executables.get(key)         None, or the value; with more than 128 entries it counts as used now
+executables.put(key, value)  drops the least recently used entry, if there are more than 256
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _all_lock = threading.RLock()
 
 
 class Recent(Generic[K, V]):
-    """A mapping of at most so many keys. The devices drop the programs of what it drops, if nothing else has them.
+    """A mapping with a limited number of keys. The devices drop the programs of dropped entries that nothing else uses.
 
     Args:
-        most: how many.
+        most: the largest number of keys.
     """
 
     def __init__(self, most: int) -> None:
@@ -35,7 +35,7 @@ class Recent(Generic[K, V]):
             _all.add(self)
 
     def __deepcopy__(self, memo: object) -> Recent[K, V]:
-        """An empty one: what is kept can be made again, and may belong to what was copied."""
+        """An empty cache: entries can be made again, and may belong to the copied object."""
         return Recent(self._most)
 
     def __len__(self) -> int:
@@ -44,14 +44,14 @@ class Recent(Generic[K, V]):
     def get(self, key: K) -> V | None:
         """The value; None if there is none."""
         found = self._kept.get(key)
-        if found is not None and len(self._kept) > self._most // 2:  # else nothing is about to be dropped
+        if found is not None and len(self._kept) > self._most // 2:  # otherwise no entry will be dropped soon
             with self._lock:
                 if key in self._kept:
                     self._kept.move_to_end(key)
         return found
 
     def put(self, key: K, value: V) -> V:
-        """Keep a value, and return it; what another thread has put there first stays."""
+        """Keep a value, and return it; a value that another thread has put there first stays."""
         with self._lock:
             value = self._kept.setdefault(key, value)
             while len(self._kept) > self._most:

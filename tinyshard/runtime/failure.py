@@ -16,7 +16,7 @@ from tinyshard.core.types import ShapedType
 
 # exit code of a device that has no memory for its part of a collective
 NO_MEMORY = errno.ENOMEM
-# exit code of a device whose GPU computes nothing any more, as after an index out of range
+# exit code of a device whose GPU cannot compute any more, as after an index out of range
 GPU_FAILED = errno.EIO
 _MAX_FRAMES = 4
 _OWN_LOOP = (
@@ -35,11 +35,11 @@ class Failure:
     """An op that raised on a device, a device that is lost, or a call that was cancelled.
 
     Attributes:
-        device: the device's id; failures that differ in it alone are merged.
+        device: the device's id; failures that differ only in it are merged.
         call: the op and its arguments: "aten.gather.default(f32[2, 4], 1, i64[2, 4])".
         error: "RuntimeError: index 9 is out of bounds".
         frames: the device's frames inside the runtime's loop, outermost first.
-        lost: how the device's process ended; empty if it lives.
+        lost: how the device's process ended; empty if it is alive.
         interrupt: the line at which the call was cancelled; empty if it was not.
         line: the user's line that called the op; None where that is the line that dispatched the call.
     """

@@ -2,7 +2,7 @@
 
 Otherwise the child's sockets would keep the workers alive after the controller is killed, its exit would end them, and
 its mapping would keep the shared memory. The child has one thread and copies of all locks, some held by threads that it
-does not have. So what runs in it acquires no lock, and reads nothing that another thread may have been changing.
+does not have. So code that runs in it does not acquire locks, or read data that another thread may have been changing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 
 class Shared(Protocol):
-    """An object with descriptors, or memory, for one process alone.
+    """An object with descriptors, or memory, for only one process.
 
-    It forgets a descriptor before it closes it. As it is closed, another thread may open a file that gets its number,
+    It forgets a descriptor before it closes it. Once it is closed, another thread may open a file that gets its number,
     and fork: `abandon` would close that file in the child.
     """
 
@@ -26,7 +26,7 @@ class Shared(Protocol):
 
 
 class Keeping(Protocol):
-    """An object with memory of which a child must have a copy of its own."""
+    """An object with memory that a child must get its own copy of."""
 
     def prepare_for_fork(self) -> None:
         """In the parent: called before it forks."""

@@ -1,4 +1,4 @@
-"""Which devices there are: starting them, listing them, ending them."""
+"""Starts, lists and ends the devices."""
 
 from __future__ import annotations
 
@@ -40,38 +40,38 @@ def init(
     hosts: str | None = None,
     memory_per_device: int | str | None = None,
 ) -> None:
-    """Start the devices, or start them afresh; arrays made before are gone. First use calls it with the defaults.
+    """Start the devices, or restart them; existing arrays are lost. The first use calls it with the defaults.
 
     Args:
-        devices: how many; by default the environment variable TINYSHARD_DEVICES, or 8; with hosts, all their workers;
-            on GPUs, one for each; more share them.
+        devices: their number; by default the environment variable TINYSHARD_DEVICES, or 8; with hosts, all their
+            workers; on GPUs, one for each; more devices share GPUs.
         platform: "cpu", or "gpu", CUDA; by default TINYSHARD_PLATFORM, or "cpu". On GPUs cuDNN computes float32 in
             float32, not in TF32; an index out of range ends the device that gets it.
-        runtime: "process", one worker process a device, or "local", all in this process, in lockstep; by default
+        runtime: "process", one worker process per device, or "local", all in this process, in lockstep; by default
             TINYSHARD_RUNTIME, or "process" ("local" on Windows).
-        collectives: what joins the worker processes: "shared", memory of this host, or "gloo"; by default
-            TINYSHARD_COLLECTIVES, or "shared" where it works, else "gloo", and a warning. With hosts: "gloo".
-            With "shared", and both numbers powers of two, devices that outnumber the cores each keep to one of them.
-            GPUs: "nccl" where each device has one of its own, else "gloo", through the memory of the host.
+        collectives: how the worker processes communicate: "shared", memory of this host, or "gloo"; by default
+            TINYSHARD_COLLECTIVES, or "shared" if it works, else "gloo" with a warning. With hosts: "gloo".
+            With "shared", and both numbers powers of two, devices that outnumber the cores are pinned to one each.
+            GPUs: "nccl" if each device has its own, else "gloo", through the memory of the host.
         hosts: "HOST:PORT", an address of this machine, to take workers of other machines as the devices: torchrun or
             srun starts them there, by `-m tinyshard.worker --controller HOST:PORT` (see `tinyshard.worker`, also for
-            the secret by which they know each other). It waits for them, says what to type if nobody comes, and gives
-            up after the flag "hosts_timeout_s": then the devices that there were stay. By default TINYSHARD_HOSTS, or
+            the secret by which they are authenticated). It waits for them, prints the command if none connects, and
+            gives up after the flag "hosts_timeout_s": then the existing devices stay. By default TINYSHARD_HOSTS, or
             none: all devices on this machine.
-        memory_per_device: the most that each device may hold, in bytes or as "16 MiB" or "2 GB": the blocks of Arrays,
-            and what a program makes while it runs, but not what one op needs for itself. Over it an op, a collective or
-            a placement is refused by ts.errors.OutOfMemoryError, on that device alone, raised where the value is read.
-            By default TINYSHARD_MEMORY_PER_DEVICE, or no limit. `Device.memory_stats()` counts where there is one.
+        memory_per_device: the limit of each device's memory, in bytes or as "16 MiB" or "2 GB": the blocks of Arrays,
+            and the values of a running program, but not the temporary memory of an op. Over it an op, a collective or
+            a placement fails with ts.errors.OutOfMemoryError, only on that device, raised where the value is read.
+            By default TINYSHARD_MEMORY_PER_DEVICE, or no limit. `Device.memory_stats()` counts if there is one.
 
     Raises:
-        RuntimeStateError: no such platform, runtime, collectives or size of memory here, a device count below 1, or
-            more than 1024 worker processes on this machine; or the workers of other machines have not all come: the
-            message says who has.
+        RuntimeStateError: an unsupported platform, runtime, collectives or size of memory, a device count below 1, or
+            more than 1024 worker processes on this machine; or not all workers of other machines have connected: the
+            message says which have.
 
-    Communication: none; it returns before the workers are up, and whoever first needs a value waits. With hosts, TCP
-        to their workers, once each has proved that it knows the secret.
+    Communication: none; it returns before the workers are up, and the first read of a value waits. With hosts, TCP
+        to their workers, after each has proved that it knows the secret.
 
-    In JAX: they are there at first use, as many as `jax_num_cpu_devices`, or formerly XLA_FLAGS, says. The memory of
+    In JAX: devices start at first use, their number set by `jax_num_cpu_devices`, or formerly XLA_FLAGS. The memory of
         CPU devices is not limited.
 
     Example:
@@ -103,7 +103,7 @@ def init(
             start = prepared.on_gpus(wanted, collectives, limit_nbytes)
         else:
             start = prepared.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
-        _end_runtime()  # only now: what cannot be prepared leaves the devices that there are
+        _end_runtime()  # only now: if the preparation fails, the existing devices stay
         _runtime = start()
     with outside_trace():
         for prepare in _at_start:
@@ -119,7 +119,7 @@ def at_start(function: Callable[[], None]) -> Callable[[], None]:
 def shutdown() -> None:
     """End the devices, and the processes that they were forked from, also on other machines: no process is left.
 
-    Arrays that lived there say so when touched; the next use starts fresh devices.
+    Using an Array of these devices is then an error; the next use of devices starts new ones.
 
     Communication: none.
 
@@ -137,7 +137,7 @@ def shutdown() -> None:
 
 
 def _end_runtime() -> None:
-    """End the devices; the helper stays warm, so that the next ones start at once."""
+    """End the devices; the fork server stays, so that the next ones start at once."""
     global _runtime
     ending, _runtime = _runtime, None
     if ending is not None:
@@ -145,12 +145,12 @@ def _end_runtime() -> None:
 
 
 def running() -> ProcessPool | LocalRuntime | None:
-    """The runtime in use; None if there is none. It starts none."""
+    """The current runtime; None if there is none. Does not start one."""
     return _runtime
 
 
 def current() -> ProcessPool | LocalRuntime:
-    """The runtime in use; started with the defaults if there is none."""
+    """The current runtime; started with the defaults if there is none."""
     runtime = _runtime
     if runtime is None:
         with _choosing:
@@ -162,7 +162,7 @@ def current() -> ProcessPool | LocalRuntime:
 
 
 def _start_afresh() -> None:
-    """In a process that user code has forked from this one: the devices are the other process's."""
+    """In a process that user code has forked from this one: the devices belong to the parent."""
     global _runtime, _choosing
     _choosing = threading.RLock()
     if _runtime is not None and _runtime.kind == "process":
@@ -174,7 +174,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def devices() -> list[Device]:
-    """All devices, ids ascending. Starts them if they are not there.
+    """All devices, ids ascending. Starts them if necessary.
 
     Returns:
         A list of `Device`s.
@@ -205,7 +205,7 @@ def local_devices() -> list[Device]:
 
     Communication: none.
 
-    In JAX: each process of several drives its own devices alone.
+    In JAX: each process of several drives only its own devices.
 
     Example:
         >>> init(devices=2, runtime="local")
@@ -216,7 +216,7 @@ def local_devices() -> list[Device]:
 
 
 def device_count() -> int:
-    """How many devices there are. Starts them if they are not there.
+    """The number of devices. Starts them if necessary.
 
     Returns:
         An int.
@@ -235,19 +235,19 @@ def device_count() -> int:
 
 
 def worker_host(device: int) -> str | None:
-    """The address of the machine on which a device's worker runs; None where that is this one."""
+    """The address of the machine on which a device's worker runs; None for this one."""
     return _runtime.host(device) if _runtime is not None and device < len(_runtime.devices) else None
 
 
 def worker_pid(device: int) -> int | None:
-    """The process id of a device's worker, or None where it has no process."""
+    """The process id of a device's worker, or None if it does not have a process."""
     if _runtime is None or device >= len(_runtime.devices):
         return None
     return _runtime.pid(device)
 
 
 def memory_stats(device: int) -> dict[str, int] | None:
-    """What a device holds; None where that is not counted, or there is no such device."""
+    """The memory that a device holds; None if it is not counted, or the device does not exist."""
     if _runtime is None or device >= len(_runtime.devices):
         return None
     return _runtime.memory_stats(device)

@@ -1,7 +1,7 @@
 """The local runtime: all devices in this process, step by step in lockstep.
 
 It runs the same Programs as the workers, with collectives as plain functions of the stacked shards. It starts at once
-and is deterministic: an oracle for tests, a runtime for debuggers, and a fallback where no process can be started.
+and is deterministic: an oracle for tests, a runtime for debuggers, and a fallback if processes cannot be started.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LocalRuntime:
     Args:
         count: number of devices.
         platform: "cpu".
-        limit_nbytes: the most that each may hold; None for no limit.
+        limit_nbytes: the largest number of bytes that each may hold; None for no limit.
 
     Communication: none.
     """
@@ -90,7 +90,7 @@ class LocalRuntime:
     ) -> list[Buffer]:
         """Run a program now. An error is raised when the value is read, as on worker processes.
 
-        The devices free the donated inputs at their last use; the handles on them can be used no more.
+        The devices free the donated inputs at their last use; their handles become unusable.
         """
         self.check_open()
         self._drop_released()
@@ -148,7 +148,7 @@ class LocalRuntime:
         return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
     def gather(self, wanted: Sequence[Wanted]) -> list[Tensor]:
-        """Each value as one tensor, put together from its blocks. Raises as `fetch` does."""
+        """Each value as one tensor, assembled from its blocks. Raises as `fetch` does."""
         return [put_together(self.fetch(w.buffer, list(w.places)), w) for w in wanted]
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
@@ -170,17 +170,17 @@ class LocalRuntime:
         return [None if x is None else ShapedType(tuple(x.shape), x.dtype) for x in found]
 
     def held(self, device: int) -> int:
-        """How many values a device holds."""
+        """The number of values that a device holds."""
         self._drop_released()
         return len(self._stores[device])
 
     def record(self) -> dict[int, int]:
-        """Record the steps of all devices from now on. By device, how far its clock is ahead: not at all."""
+        """Start recording the steps of all devices. Returns by device how far its clock is ahead: 0."""
         self._recordings = [Recording() for _ in self.devices]
         return dict.fromkeys(range(len(self.devices)), 0)
 
     def recorded(self, within_s: float) -> dict[int, tuple[bytes, int] | None]:
-        """End the recording. By device its records, and how many have gone."""
+        """End the recording. Returns by device its records, and the number of dropped ones."""
         recordings, self._recordings = self._recordings, []
         return {device: recording.taken() for device, recording in enumerate(recordings)}
 
@@ -196,7 +196,7 @@ class LocalRuntime:
         return None
 
     def pid(self, device: int) -> int | None:
-        """None: the devices have no process of their own."""
+        """None: the devices do not have processes."""
         return None
 
     @property
@@ -229,13 +229,13 @@ class LocalRuntime:
                 self._memories[device].let_go((x,))
 
     def delete(self, buffer: Buffer) -> None:
-        """Free a value though it has handles: they can be used no more."""
+        """Free a value although it has handles, which become unusable."""
         devices = self._buffers.devices_of(buffer.number)
         buffer.delete()
         self._free(devices, [buffer.number])
 
     def memory_stats(self, device: int) -> dict[str, int] | None:
-        """What a device holds and has held; None where that is not limited."""
+        """The memory that a device holds and has held; None without a limit."""
         self._drop_released()
         return self._memories[device].stats() if self._memories else None
 

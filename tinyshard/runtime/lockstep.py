@@ -32,12 +32,12 @@ class Lockstep:
         run: the call.
         ready: its program.
         failed: the positions of the devices that have failed before.
-        handed: by device, the collectives of late: (name, group size, operand bytes).
-        memories: by device, what counts its memory; none where that is not limited.
+        handed: by device, its last collectives: (name, group size, operand bytes).
+        memories: by device, its memory counter; empty without a limit.
         recordings: while a trace is on, one for each device; else none.
 
     Attributes:
-        effects: what the devices have sent for the program's effects.
+        effects: the blocks that the devices have sent for the program's effects.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Lockstep:
         self._exchanges = 0  # so far
 
     def _memory_of(self, positions: Sequence[int]) -> list[tuple[int, Memory]]:
-        """Of these positions, what counts the memory of their devices."""
+        """The memory counters of the devices at these positions."""
         return [(p, self._memories[self._run.devices[p]]) for p in positions] if self._memories else []
 
     def run(self, ready: ReadyProgram, rows: Rows) -> None:
@@ -155,7 +155,7 @@ class Lockstep:
                 return None
 
         memories = self._memory_of(positions)
-        before: dict[int, list[Any]] = {}  # the values of the last round, of which the carry is in use
+        before: dict[int, list[Any]] = {}  # the values of the last round, whose carry is in use
         stacks = {p: () if p in failed else tried(p, flow.begin) or () for p, flow in flows.items()}
         for p, memory in memories:
             memory.hold(stacks[p])
@@ -200,7 +200,7 @@ class Lockstep:
             if position in done:
                 continue
             group = request.positions(position)
-            if does.own is not None:  # no other device takes part
+            if does.own is not None:  # no other device is involved
                 rows[position][slot] = does.own(shards[position], group.index(position), len(group), **params)
                 continue
             if len(group) > 1:
@@ -213,7 +213,7 @@ class Lockstep:
             done.update(group)
 
     def _fail(self, step: ReadyStep, rows: Rows, at: Sequence[int], error: Exception) -> None:
-        """Note that a step raised for the devices at these positions; what failed before keeps its first failure."""
+        """Note that a step raised for the devices at these positions; a device that failed before keeps its failure."""
         run = self._run
         for position in set(at) - self._failed:
             device = run.devices[position]

@@ -1,4 +1,4 @@
-"""What `init` may be told, checked: how many devices, on what, and what joins them."""
+"""Checks of the arguments of `init`: the number of devices, their memory, and their collectives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_WORKERS = 1024  # on one machine: each takes tens of MiB, and 64 GiB of the
 
 
 def count_of(devices: int | None) -> int:
-    """How many devices: as is said, as TINYSHARD_DEVICES says, or 8. Raises RuntimeStateError for no such number."""
+    """The number of devices: the argument, TINYSHARD_DEVICES, or 8. Raises RuntimeStateError for an invalid one."""
     given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
     try:
         count = int(given)
@@ -34,10 +34,10 @@ def count_of(devices: int | None) -> int:
 
 
 def limit_of(memory_per_device: int | str | None) -> int | None:
-    """The most bytes that a device may hold: as is said, as TINYSHARD_MEMORY_PER_DEVICE says, or None for no limit.
+    """The largest number of bytes of a device: the argument, TINYSHARD_MEMORY_PER_DEVICE, or None for no limit.
 
     Raises:
-        RuntimeStateError: no such size.
+        RuntimeStateError: an invalid size.
 
     Example:
         >>> limit_of("16 MiB"), limit_of("1.5 kB"), limit_of(4096)
@@ -62,7 +62,7 @@ def limit_of(memory_per_device: int | str | None) -> int | None:
 
 
 def check_one_machine_has(count: int) -> None:
-    """Raise RuntimeStateError for more worker processes than are started on one machine."""
+    """Raise RuntimeStateError for more worker processes than one machine may have."""
     if count > MOST_WORKERS:
         raise RuntimeStateError(
             "so many devices are not started on one machine",
@@ -73,7 +73,7 @@ def check_one_machine_has(count: int) -> None:
 
 
 def collectives_for(given: str | None, count: int) -> str:
-    """What joins so many processes."""
+    """The collectives for this number of processes."""
     from tinyshard.runtime.shm import probe
 
     check_one_of("collectives", given or "gloo", COLLECTIVES[:2])

@@ -1,4 +1,4 @@
-"""Devices that can be started: each function checks what it is told, and returns a function that starts them."""
+"""Devices that can be started: each function checks its arguments, and returns a function that starts them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def here(
 def on_hosts(
     address: str, devices: int | None, platform: str, collectives: str | None, limit_nbytes: int | None
 ) -> Callable[[], ProcessPool]:
-    """As `here`, on the machines whose workers come to this address."""
+    """As `here`, on the machines whose workers connect to this address."""
     from tinyshard.runtime.controller.pool import ProcessPool
     from tinyshard.runtime.launch import forkserver, hosts, processors
     from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather

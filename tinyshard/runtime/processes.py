@@ -1,4 +1,5 @@
-"""Which process this is, for programs written for several: here one controller drives all devices."""
+"""The process's number and counts, for programs written for several processes: here one controller drives all devices.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def process_index() -> int:
 
 
 def process_count() -> int:
-    """How many controllers there are.
+    """The number of controllers.
 
     Returns:
         1: one controller drives the devices of all hosts.
@@ -40,7 +41,7 @@ def process_count() -> int:
 
 
 def local_device_count() -> int:
-    """How many devices this process drives: all of them, on whichever machine they are.
+    """The number of devices that this process drives: all of them, on any machine.
 
     Returns:
         An int, that of `device_count`.

@@ -1,4 +1,4 @@
-"""What all communicators share: the group of a collective, the request for one, and what needs no communication."""
+"""The base of all communicators: the group and the request of a collective, and collectives of a single device."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Request:
         return {k: v for k, v in self.params.items() if k != "groups"}
 
     def positions(self, position: int) -> tuple[int, ...]:
-        """Those among its devices with which the one at a position exchanges data, itself among them."""
+        """The group of devices with which the device at a position exchanges data, including itself."""
         if self.name == "transfer":
             return tuple(range(len(self.devices)))
         return tuple(group_positions(self.axes, self.named, position, self.params.get("groups")))
 
 
-# which exchange of a device: the call, and how many the call had before it, of which a loop has many
+# identifies an exchange of a device: the call, and the number of exchanges in the call before it
 Moment = tuple[int, int]
 Perform = Callable[[Any, Moment], Any]  # (operand, moment) -> result
 
@@ -135,7 +135,7 @@ class Communicator:
         raise NotImplementedError
 
     def settle(self) -> bool:
-        """Called after each call, and again while it returns False: something is still to be done."""
+        """Called after each call, and again while it returns False, which means that work is left."""
         return True
 
     def abort(self) -> None:

@@ -53,7 +53,7 @@ class Eager:
                 if name != "all_reduce":
                     barrier.wait(group, number)
                     return compute(name, shards[slot], group.place, **params).clone()
-                # if the last member fails, the call fails on all devices: what the other members copy is not used
+                # if the last member fails, the call fails on all devices: the copies of other members are not used
                 total, operands = results[device, slot], shards[slot]
                 maker = barrier.wait(group, number, action=lambda: total.copy_(reduce_stack(operands, params["op"])))
                 return results[maker, slot].clone()

@@ -77,12 +77,12 @@ class GlooCommunicator(Communicator):
         return self._call(lambda: gloo(store, rank, count, options))
 
     def _call(self, communicate: Callable[[], T]) -> T:
-        """Call gloo in a thread of its own, which an abort abandons: gloo may block in it for ever.
+        """Call gloo in a separate thread, which an abort abandons: gloo may block in it for ever.
 
-        A lost peer ends no wait for a connection, nor for a message of which a part was sent or received.
+        A lost peer does not end a wait for a connection, or for a message that was partly sent or received.
 
         Raises:
-            PeerLostError: a device is lost. gloo tells only in words that a connection has ended.
+            PeerLostError: a device is lost. gloo reports a closed connection only in its message.
         """
         running = self._thread.submit(communicate)
         while True:

@@ -50,7 +50,7 @@ class NcclCommunicator(GlooCommunicator):
     """
 
     def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
-        if not self._groups:  # all devices: `batch_isend_irecv` works with torch's default group alone
+        if not self._groups:  # all devices: `batch_isend_irecv` works only with torch's default group
             dist.init_process_group(
                 "nccl", store=store, rank=rank, world_size=count, timeout=TIMEOUT, device_id=self._place
             )
@@ -62,7 +62,7 @@ class NcclCommunicator(GlooCommunicator):
         return group
 
     def _call(self, communicate: Callable[[], T]) -> T:
-        """Call NCCL, which an abort ends, in the thread that has chosen its GPU."""
+        """Call NCCL, which an abort ends, in the thread that has selected its GPU."""
         try:
             return communicate()
         except RuntimeError as error:

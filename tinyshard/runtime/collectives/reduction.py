@@ -1,6 +1,6 @@
 """The reduction of the members' operands: in the order of the members, in pieces that fit the processor's cache.
 
-NumPy's results equal torch's to the last bit (but for which of several NaNs is kept), and a call has less overhead:
+NumPy's results equal torch's to the last bit (except for the choice among several NaNs), and a call has less overhead:
 `python -m benchmarks.kernels` measures it.
 """
 
@@ -46,7 +46,7 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
         return
     is_float = out.is_floating_point() or out.is_complex()
     combined = _IN_ORDER[op]
-    with np.errstate(all="ignore"):  # torch does not warn of an infinity either
+    with np.errstate(all="ignore"):  # torch does not warn about an infinity either
         for target, first, second, *others in _pieces([tensor.numpy() for tensor in (out, *parts)]):
             combined(first, second, out=target)
             for other in others:

@@ -46,7 +46,7 @@ class SharedMemoryCommunicator(Communicator):
         self._eager = Eager(arena, self._barrier)
 
     def abort(self) -> None:
-        """Let every wait end with an error."""
+        """End every wait with an error."""
         self._barrier.abort()
 
     def settle(self) -> bool:
@@ -100,8 +100,8 @@ class SharedMemoryCommunicator(Communicator):
     ) -> Iterator[tuple[list[int], list[Block]]]:
         """A block of code between two barriers, with what all members published before the first.
 
-        It yields, by member, the offset of its operand; and the block that it shares: its lent values, or from the
-        first member the result's block.
+        It yields, by member, the offset of its operand; and the block that it shares: its lent values, or the result's
+        block from the first member.
 
         Args:
             moment: which exchange.
@@ -111,7 +111,7 @@ class SharedMemoryCommunicator(Communicator):
             lent: values whose block other members may hold afterwards.
 
         Raises:
-            MemoryError: a member has no memory. It arrives at both barriers all the same, and all members raise.
+            MemoryError: a member has no memory. It still arrives at both barriers, and all members raise.
         """
         where, block, staged, error = self._prepare(group, operand, result_nbytes, lent)
         self._barrier.wait(group, exchange_number(*moment), (where, *block))
@@ -138,7 +138,7 @@ class SharedMemoryCommunicator(Communicator):
     def _prepare(
         self, group: Group, operand: Tensor | None, result_nbytes: int, lent: Tensor | None
     ) -> tuple[int, Block, Block | None, Exception | None]:
-        """What this device publishes; the arguments are those of `_rendezvous`.
+        """The entry that this device publishes; the arguments are those of `_rendezvous`.
 
         Returns:
             The operand's offset; the block to share; the block into which values were copied, if they were; and the
@@ -159,7 +159,7 @@ class SharedMemoryCommunicator(Communicator):
                 block = held
             if result_nbytes and group.place == 0:
                 block = self._arena.allocate(result_nbytes, group.members)
-        except Exception as error:  # torch has errors of its own for want of memory
+        except Exception as error:  # torch has its own errors when memory runs out
             return _NO_ROOM, block, staged, error
         return where, block, staged, None
 

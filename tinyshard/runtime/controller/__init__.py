@@ -1,1 +1,1 @@
-"""The notebook's kernel: it plans, dispatches, waits and raises errors, and never computes on shards."""
+"""The controller, in the notebook's kernel: it plans, dispatches, waits and raises errors; never computes on shards."""

@@ -1,6 +1,6 @@
-"""Cancellation by Ctrl-C: the busy devices are frozen, each gets the calls that it should skip, and goes on.
+"""Cancellation by Ctrl-C: the controller freezes the busy devices, and sends each the calls to skip before it resumes.
 
-A call whose devices communicate is skipped by all of them or by none: a device that has started it waits in it.
+All devices of a call that communicates skip it, or none does: a device that has started it waits in it.
 
     started: device 0 call 7, device 1 call 5          calls 6..9 should be cancelled
     6 on device 1 alone           skipped on 1
@@ -8,9 +8,9 @@ A call whose devices communicate is skipped by all of them or by none: a device 
     8 on 0 and 1, communicating   skipped on 0 and 1
     9 on device 0 alone           skipped on 0
 
-One interrupt is handled at a time. A frozen device answers with the last call that it started, and starts no other
-until it is sent the calls to skip, once all frozen devices have answered. A device that does not answer in time is
-stopped, or very busy: it may have started all these calls, and is told to skip none. It drops their results later.
+One interrupt is handled at a time. A frozen device answers with the last call that it started, and does not start
+another until it receives the calls to skip, after all frozen devices have answered. A device that does not answer in
+time is stopped, or very busy: it may have started all these calls, so it skips none. It drops their results later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.lineage import Run, Where, users_line_of
 from tinyshard.runtime.failure import interrupted
 
-# for so long the devices that have answered hold still for one that has not
+# how long the devices that have answered stay frozen for one that has not
 FREEZES_WITHIN_S = 1.0
 
 
@@ -53,7 +53,7 @@ class Cancelling:
     """An interrupt that is being handled: the devices have been sent `freeze`.
 
     Attributes:
-        upto: calls up to this one are to be cancelled.
+        upto: calls up to this one must be cancelled.
         by: the interrupted line.
         waiting: devices that have not answered.
         since_s: when they were sent it.
@@ -68,7 +68,7 @@ class Cancelling:
 
 
 class Interrupts:
-    """The queue of interrupts. The I/O thread alone uses it, with the lock of the calls held.
+    """The queue of interrupts. Only the I/O thread uses it, with the lock of the calls held.
 
     Attributes:
         now: the interrupt that is being handled; None if there is none.
@@ -101,7 +101,7 @@ class Interrupts:
 
         Args:
             started: the last call that it has started.
-            upto: which interrupt it answers; None if it is lost.
+            upto: of the interrupt that it answers; None if it is lost.
         """
         now = self.now
         if now is not None and device in now.waiting and upto in (None, now.upto):
@@ -111,7 +111,7 @@ class Interrupts:
                 self._cancel(now)
 
     def check_time(self) -> None:
-        """Wait no longer for devices that have not answered in time."""
+        """Stop waiting for devices that have not answered in time."""
         now = self.now
         if now is not None and time.monotonic() - now.since_s > FREEZES_WITHIN_S:
             now.started.update(dict.fromkeys(now.waiting, now.upto))
@@ -158,7 +158,7 @@ def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]
 
     def end() -> None:
         nonlocal is_ended
-        is_ended = True  # another library may have wrapped it since: then it cannot be removed, and does nothing
+        is_ended = True  # if another library has wrapped it since, it cannot be removed: then it does nothing
         if shell.showtraceback is cancel_and_show:
             shell.showtraceback = show
 

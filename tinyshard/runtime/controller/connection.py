@@ -1,4 +1,4 @@
-"""The connections to the workers: bytes to write, messages received, printed lines, and how far each worker is.
+"""The connections to the workers: bytes to write, messages received, printed lines, and each worker's progress.
 
 A Link is changed by the I/O thread, or with the dispatcher's lock held; `done`, `lost` and `sight` are also read
 without it.
@@ -28,10 +28,10 @@ _OUTPUT_NBYTES = 1 << 16
 
 
 class Stream:
-    """One end of a socket: neither reading nor writing blocks, and what is still to be written is kept.
+    """One end of a socket: reads and writes do not block, and unwritten bytes are kept.
 
     Attributes:
-        nbytes: size of what is still to be written.
+        nbytes: number of unwritten bytes.
         is_open: the other end has not closed it.
         is_watched: the I/O thread waits until the socket is writable.
     """
@@ -68,7 +68,7 @@ class Stream:
                 sent = max(0, sent - piece.nbytes)
 
     def drop(self) -> None:
-        """Drop what is still to be written."""
+        """Drop the unwritten bytes."""
         self._out.clear()
         self.nbytes = 0
 
@@ -90,12 +90,12 @@ class Link:
     Attributes:
         channel: carries calls and answers.
         control: the control line.
-        output: descriptor of the pipe with what the worker prints.
+        output: descriptor of the pipe with the worker's printed output.
         asked: requests that the worker has not answered, by number.
         done: number of the last call that the worker is known to have finished.
         is_up: the worker is connected to the other workers and takes calls.
         lost: how the worker ended; empty while it lives.
-        sight: what the controller last saw of the worker, for the watchdog.
+        sight: the controller's last information about the worker, for the watchdog.
     """
 
     device: int
@@ -125,13 +125,13 @@ class Link:
             self.channel.queue(pieces)
 
     def send_control(self, *head: Any) -> None:
-        """Write a message to the control line; what it does not take now is written later."""
+        """Write a message to the control line; bytes that it does not accept now are written later."""
         if not self.lost:
             self.control.queue(wire.frame(head))
             self.control.write()
 
     def look(self, now_s: float) -> None:
-        """Ask the worker on the control line how far it is, unless an answer is still due."""
+        """Ask the worker on the control line for its progress, unless an answer is pending."""
         if self.sight is None or (now_s - self.sight.seen_s > FORGET_S and not self.sight.is_silent):
             self.sight = Sight(self.device, now_s, now_s, is_silent=False)
         if not self.sight.is_silent:
@@ -139,7 +139,7 @@ class Link:
             self.send_control("look")
 
     def fail_asked(self) -> None:
-        """Wake the threads that wait for answers of this worker: none will come."""
+        """Wake the threads that wait for answers of this worker, which will not come."""
         while self.asked:
             self.asked.popitem()[1].over.open()
 
@@ -170,7 +170,7 @@ class Link:
 
 
 class Calls:
-    """What the threads of the controller share about the devices. Once all run it is changed with `lock` held.
+    """The state of the devices that the controller's threads share. Once all run it is changed with `lock` held.
 
     Attributes:
         lock: guards all of this; reentrant.
@@ -195,12 +195,12 @@ class Calls:
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
     def is_all_received(self) -> bool:
-        """Whether all that the devices have sent and printed has been received."""
-        with self.lock:  # the I/O thread has it from when it reads a message until it has handled it
+        """Whether everything that the devices have sent and printed has been received."""
+        with self.lock:  # the I/O thread holds it from reading a message until it has handled it
             return not self.incoming.poll(0)
 
     def record_progress(self, finished: Sequence[int]) -> None:
-        """Note what devices have finished, for each device all of whose failures have been received."""
+        """Note the finished calls of each device whose failures have all been received."""
         with self.lock:
             unread = {descriptor for descriptor, _ in self.incoming.poll(0)}
             for link, number in zip(self.links, finished, strict=True):

@@ -24,7 +24,7 @@ Sends = list[tuple[Sequence[int], list[memoryview]]]
 
 
 def _values_of(items: Sequence[Item]) -> set[int]:
-    """The values that these items use or make; none if that is not known."""
+    """The values that these items use or make; empty if that is not known."""
     numbers: set[int] = set()
     for item in items:
         if isinstance(item, Call):
@@ -41,7 +41,7 @@ class Delivery:
     """A prepared item: its messages and where they go.
 
     Attributes:
-        item: the item; it stays in the queue until all else is done.
+        item: the item; it stays in the queue until everything else is done.
         placement: where the messages go in the log, if there is one.
         by_socket: messages that go by sockets, each with its devices.
         is_called: the messages call the item's program.
@@ -63,7 +63,7 @@ class Deliveries:
     Args:
         calls: the links, and the calls that were sent.
         buffers: the values that are in use or released.
-        log: carries messages to devices that share memory with this process; None where sockets carry them.
+        log: carries messages to devices that share memory with this process; None if sockets carry them.
         lend: called with a block of shared memory and a device, before the device is sent the block.
     """
 
@@ -76,17 +76,17 @@ class Deliveries:
 
     @property
     def has_released(self) -> bool:
-        """Whether devices have something that is released."""
+        """Whether devices have released values or programs."""
         return bool(self._buffers.released() or self._programs.released())
 
     def prepare(self, item: Item, later: Callable[[], Sequence[Item]], *, is_receiver: bool) -> Delivery | None:
-        """Make the messages of an item, and note in the links what they do; None if they cannot be sent now.
+        """Make the messages of an item, and note their effects in the links; None if they cannot be sent now.
 
         Nothing is sent yet, and it is idempotent.
 
         Args:
             later: the items that have been posted after it.
-            is_receiver: this is the I/O thread, which alone writes to sockets.
+            is_receiver: this is the I/O thread, the only one that writes to sockets.
         """
         released = self._buffers.released()  # before `later`: then all posts that use these values are in the queue
         if released and (waiting := later()):
@@ -131,13 +131,13 @@ class Deliveries:
     def _sends_of_call(self, item: Call, free: dict[tuple[int, ...], list[int]]) -> Sends:
         run, program = item.run, item.program
         if run.communicates and self._calls.has_lost:
-            # no device starts it, even if the lost one takes no part: the devices left are no longer connected
+            # no device starts it, even without the lost device: the remaining devices are no longer connected
             return []
         sends: Sends = []
         known = self._programs.devices_of(program.number)
         if known != run.devices and (new := [d for d in run.devices if d not in known]):
             sends.append((new, wire.frame(("program", program.number, program))))
-        # the call frees what was released: its own operands may be among that, and are freed at their last use
+        # the call frees released values: its own operands may be among them, and are freed at their last use
         freed = (*item.donated, *free.pop(run.devices, ()))
         call = ("run", run.number, program.number, item.inputs, item.outputs, freed)
         return [*sends, (run.devices, wire.frame(call))]
@@ -150,7 +150,7 @@ class Deliveries:
         return sends
 
     def _note(self, item: Item) -> None:
-        """Note what is about to be sent. Idempotent until it is sent."""
+        """Note the messages that are about to be sent. Idempotent until they are sent."""
         links = self._calls.links
         if isinstance(item, Call | Put | Unsent):
             self._note_run(item.run)
@@ -184,10 +184,10 @@ class Deliveries:
         item = delivery.item
         if delivery.placement is not None and self._log is not None:
             self._log.publish(delivery.placement)
-        for devices, pieces in delivery.by_socket:  # none, where this is not the I/O thread
+        for devices, pieces in delivery.by_socket:  # none, if this is not the I/O thread
             for device in devices:
                 self._calls.links[device].queue(pieces)
-        # only now: what is prepared again after an interrupt holds the program again
+        # only now: a delivery that is prepared again after an interrupt refers to the program again
         if isinstance(item, Call) and delivery.is_called:
             self._programs.watch(item.program, item.program.number, item.run.devices)
         self._buffers.drop(delivery.released)

@@ -1,10 +1,10 @@
 """The dispatcher: one queue of all messages to devices, sent in one order by the threads that post.
 
-A thread posts an item, then sends what is queued, holding one lock, in the order of the items' numbers. What cannot be
-sent at once (the workers are still starting, the log is full, it goes by a socket) stays in the queue for the I/O
-thread (`receiver`).
+A thread posts an item, then sends the queued items, holding one lock, in the order of their numbers. An item that
+cannot be sent at once (the workers are still starting, the log is full, it needs a socket) stays in the queue for the
+I/O thread (`receiver`).
 
-A KeyboardInterrupt may strike the main thread between any two steps. So a message is first prepared, which no device
+A KeyboardInterrupt may interrupt the main thread between any two steps. So a message is first prepared, which no device
 sees, then kept as the current `Delivery`; every step after that is idempotent, and the next thread that dispatches
 repeats them all.
 """
@@ -32,7 +32,7 @@ from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.shm.completion import Completions
 from tinyshard.runtime.shm.log import CallLog
 
-# with so many unfinished calls the dispatcher looks how far the devices are
+# with this many unfinished calls the dispatcher checks the devices' progress
 RUNS_BETWEEN_LOOKS = 64
 # waking a device costs the controller more than a call; in a burst it is done for the first and then so often
 RING_EVERY_S = 4e-3
@@ -46,7 +46,7 @@ class Dispatcher:
 
     Args:
         buffers: the values that are in use or released.
-        completions: what the devices have finished, if they share memory with this process.
+        completions: the calls that the devices have finished, if they share memory with this process.
         log: carries messages to those devices.
         lend: called with a block of shared memory and a device, before the device is sent the block.
 
@@ -54,9 +54,9 @@ class Dispatcher:
         calls: the links to the devices, the calls that were sent, and the lock that guards both.
         started: opens when all workers have been started, or none will be.
         ended: opens when the I/O thread sends and receives no more.
-        broken: why the pool takes no calls any more.
+        broken: the error for which the pool does not accept calls any more.
         closing: the pool is being shut down.
-        sent: what devices have sent for effects: (device, call, number of the site, values).
+        sent: the blocks that devices have sent for effects: (device, call, number of the site, values).
         printed: the lines that workers have printed, each with its device.
         receiving: the I/O thread.
         interrupts: cancellation by Ctrl-C.
@@ -100,12 +100,12 @@ class Dispatcher:
     # ---- from any thread --------------------------------------------------------------------------------------
 
     def post(self, item: Item) -> None:
-        """Append an item to the queue, and send what is queued."""
+        """Append an item to the queue, and send the queued items."""
         self._posted.append(item)  # atomic
         self.advance()
 
     def advance(self) -> None:
-        """Send what is queued, as far as that can be done now."""
+        """Send the queued items, as far as they can be sent now."""
         # a finalizer or a signal handler that interrupted this thread's own dispatch: that sends what it posted
         if self.calls.is_mine or not (self._posted or self._queue):
             return
@@ -134,12 +134,12 @@ class Dispatcher:
                 self.ring_by_s = float("inf")  # with the lock: another thread may defer a wakeup meanwhile
 
     def ring_if_due(self) -> None:
-        """Wake the devices that have been sent something, unless a burst defers that."""
+        """Wake the devices that have new messages, unless a burst defers that."""
         if self.ring_by_s == float("inf") or time.monotonic() >= self.ring_by_s:
             self.ring()
 
     def ask_for_look(self) -> None:
-        """Let the I/O thread ask the devices how far they are, whatever is queued before."""
+        """Let the I/O thread ask the devices for their progress, whatever is queued before."""
         self._wants_look = True
         self.wake()
 
@@ -156,7 +156,7 @@ class Dispatcher:
             raise type(self.broken)(str(self.broken))
 
     def close(self) -> None:
-        """End the I/O thread and the workers, and block until they have ended. Ctrl-C ends the waiting alone.
+        """End the I/O thread and the workers, and block until they have ended. Ctrl-C ends only the wait.
 
         It does not block within a dispatch that a signal's handler or a finalizer interrupts: the I/O thread waits for
         the end of that.
@@ -168,7 +168,7 @@ class Dispatcher:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the I/O thread waits for the calling thread, or is it: then this must not wait for the I/O thread."""
+        """Whether the I/O thread waits for the calling thread, or is it: then this thread must not wait for it."""
         return self.calls.is_mine or threading.current_thread() is self.receiving
 
     def abandon(self) -> None:
@@ -177,17 +177,17 @@ class Dispatcher:
         self.woken.close()
         self._wakes.close()
 
-    # ---- how far the devices are ------------------------------------------------------------------------------
+    # ---- the devices' progress --------------------------------------------------------------------------------
 
     @property
     def has_many_calls(self) -> bool:
-        """Whether so many calls are unfinished that one device may have too many."""
+        """Whether the number of unfinished calls is so large that one device may have too many."""
         return len(self._queue) + len(self.calls.unsettled) > MAX_RUNS_AHEAD
 
     def too_much_before(self, devices: set[int]) -> list[Run]:
         """The unfinished calls of these devices, oldest first, if a new one must wait for some of them; else none."""
         queued = [item.run for item in list(self._queue) if isinstance(item, Put | Call)]
-        runs = [*list(self.calls.unsettled), *queued]  # read last: what is sent meanwhile is counted twice, not never
+        runs = [*list(self.calls.unsettled), *queued]  # read last: a call sent meanwhile counts twice, not zero times
         if not self.has_many_calls and sum(run.nbytes for run in runs) <= MAX_NBYTES_AHEAD:
             return []
         late = {link.device: link.done for link in self.links if link.device in devices and not link.lost}
@@ -196,14 +196,14 @@ class Dispatcher:
         return runs if is_much else []
 
     def look_at_progress(self) -> None:
-        """Read from shared memory, if there is one, what the devices have finished."""
+        """Read the finished calls of the devices from shared memory, if they share it."""
         if self._completions is not None and self.started.is_open:
             self.calls.record_progress(self._completions.read())
 
     # ---- with the lock held: sending --------------------------------------------------------------------------
 
     def send_queued(self, *, is_receiver: bool = False) -> bool:
-        """Number what was posted and send what is queued; False if some of it is left for the I/O thread, or for later.
+        """Number and send the queued items; False if some are left for the I/O thread, or for later.
 
         Args:
             is_receiver: the calling thread is the I/O thread.
@@ -242,7 +242,7 @@ class Dispatcher:
                 return True
             try:
                 delivery = self._deliveries.prepare(item, self._later, is_receiver=is_receiver)
-            except Exception as error:  # no memory for a message, or what cannot be pickled
+            except Exception as error:  # no memory for a message, or an object that cannot be pickled
                 self._queue[0] = in_place_of(item, error)
                 return True
             if delivery is None:
@@ -261,18 +261,18 @@ class Dispatcher:
     # ---- the I/O thread ---------------------------------------------------------------------------------------
 
     def drop(self, device: int) -> None:
-        """Drop what is still to be sent to a lost device. Called with the lock held."""
+        """Drop the unsent messages of a lost device. Called with the lock held."""
         self.links[device].channel.drop()
         if self._log is not None:
             self._log.drop(device)
 
     def free_released(self) -> None:
-        """Queue a message that frees what is released, if no call is queued to do it. Called with the lock held."""
+        """Queue a message that frees released values, if no queued call will. Called with the lock held."""
         if not self._queue and not self._posted and self._deliveries.has_released:
             self._queue.append(Free())
 
     def look(self) -> None:
-        """Ask the devices how far they are, if a thread wants to know. With the lock held."""
+        """Ask the devices for their progress, if a thread needs it. Called with the lock held."""
         if self._wants_look:
             self._wants_look = False
             for link in self.links:

@@ -1,4 +1,4 @@
-"""What threads hand to the dispatcher: the items of its queue, and the latch that a thread waits for.
+"""The items of the dispatcher's queue, and the latch that a thread waits for.
 
 threading's Condition and Event acquire a lock in Python code: a KeyboardInterrupt there leaves it acquired for ever.
 A `with` on a plain lock is safe: it is acquired and released in C. So the wait for a latch may be interrupted anywhere.
@@ -55,7 +55,7 @@ class Put(Item):
     """Give devices their blocks of a new value.
 
     Attributes:
-        run: stands for it among the calls.
+        run: its entry among the calls.
         value: the value's number.
         blocks: by device, the block, and its place in shared memory or None.
     """
@@ -78,12 +78,12 @@ class Call(Item):
 
 @dataclass(eq=False, slots=True)
 class Unsent(Item):
-    """A value or a call that cannot be sent: its devices get the failure in place of what it makes.
+    """A value or a call that cannot be sent: its devices get the failure in place of its results.
 
     Attributes:
         run: the call.
         values: numbers of the values that it should make.
-        failure: why it cannot be sent.
+        failure: the reason why it cannot be sent.
     """
 
     run: Run
@@ -93,14 +93,14 @@ class Unsent(Item):
 
 @dataclass(eq=False, slots=True)
 class Free(Item):
-    """Free what is released: each item does, and this does nothing else."""
+    """Free released values: each item does that, and this one does nothing else."""
 
 
 @dataclass(eq=False, slots=True)
 class Cancel(Item):
     """Cancel the calls before it, for an interrupt at line `by`.
 
-    The I/O thread alone sends it, on the control lines: Ctrl-C must not strike there.
+    Only the I/O thread sends it, on the control lines: Ctrl-C must not interrupt that.
     """
 
     by: str
@@ -131,7 +131,7 @@ class Request(Item):
 
 
 def in_place_of(item: Item, error: Exception) -> Item:
-    """What to send in place of an item whose message cannot be made: it has no memory, or something cannot be pickled.
+    """The replacement of an item whose message cannot be made, for want of memory or because it cannot be pickled.
 
     The devices get the failure in place of values; a request's wait raises the error.
 

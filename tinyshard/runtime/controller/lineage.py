@@ -1,8 +1,8 @@
-"""Lineage: which call made a value, which devices and calls the value depends on, and whose error it has.
+"""Lineage: the call that made a value, and the devices, calls and errors that the value depends on.
 
 A call of a program is a Run, which refers to the runs that made its inputs. A value depends on the devices that hold
-it, and on others only through programs that communicate. An error of a run is an error of everything computed from it,
-and of nothing else. Runs that are finished drop their parents.
+it, and on other devices only through programs that communicate. An error of a run is an error of all values computed
+from it, and of no others. Finished runs drop their parents.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Where:
 
 
 def users_line() -> Where:
-    """The innermost line that belongs neither to tinyshard nor to torch."""
+    """The innermost line outside of tinyshard and torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_back is not None:
         name = frame.f_code.co_filename
-        # what torch makes while it traces is in "<string>"; so is a program given by `python -c`
+        # code that torch generates while it traces is in "<string>"; so is a program of `python -c`
         if not name.startswith(_NOT_THE_USERS) and (
             name != "<string>" or frame.f_globals.get("__name__") == "__main__"
         ):
@@ -77,7 +77,7 @@ def _is_source(where: Where, frame: FrameType) -> bool:
     """Whether this line is in source code that exists here.
 
     Compiled libraries name files relative to the folder of their build: zmq/backend/cython/_zmq.py. Generated code,
-    such as the methods of dataclasses, is in "<string>"; so is a program given by `python -c`.
+    such as the methods of dataclasses, is in "<string>"; so is a program of `python -c`.
     """
     if where.file == "<string>":
         return frame.f_globals.get("__name__") == "__main__"
@@ -114,7 +114,7 @@ class Run:
 
 
 class Buffer:
-    """The controller's handle on a value: the same number on every device that holds a block of it.
+    """The controller's handle of a value: it has the same number on every device that holds a block of it.
 
     Attributes:
         number: the value's number.
@@ -137,12 +137,12 @@ class Buffer:
         return isinstance(self.runtime, Deleted)
 
     def delete(self) -> None:
-        """Let every use of it raise; what devices hold stays."""
+        """Make every later use raise; the devices keep their blocks."""
         self.runtime = Deleted(self.block)
 
 
 class Deleted:
-    """The runtime of a value that was donated or deleted: whatever is asked of it raises RuntimeStateError."""
+    """The runtime of a value that was donated or deleted: all its methods raise RuntimeStateError."""
 
     def __init__(self, block: ShapedType | None) -> None:
         self._block = block
@@ -164,7 +164,7 @@ class Deleted:
 
 @dataclass(slots=True)
 class Ancestry:
-    """What a value depends on.
+    """The dependencies of a value.
 
     Attributes:
         needs: by device that it depends on, the last call that the device must have finished.
@@ -176,9 +176,9 @@ class Ancestry:
 
 
 def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
-    """Walk from a run, newest first, to all that the blocks on the `wanted` devices depend on."""
+    """Walk from a run, newest first, to all runs that the blocks on the `wanted` devices depend on."""
     needs = dict.fromkeys(wanted, 0)
-    if not run.parents and not run.checks and tuple(needs) == run.devices:  # most values: nothing to walk
+    if not run.parents and not run.checks and tuple(needs) == run.devices:  # most values need no walk
         return Ancestry(dict.fromkeys(needs, run.number), dict(run.failures))
     heap = [(-run.number, id(run), run)]
     seen = {run}
@@ -218,7 +218,7 @@ def settle(run: Run) -> None:
 
 
 def add_check(run: Run, check: Run) -> None:
-    """Note that a later run checks this one's results. Checks that are finished and found nothing are dropped."""
+    """Note that a later run checks this one's results. Finished checks without an error are dropped."""
     for old in list(run.checks):
         if old.settled and not old.failures:
             with contextlib.suppress(ValueError):  # another thread has removed it

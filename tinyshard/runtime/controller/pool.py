@@ -32,13 +32,13 @@ from tinyshard.runtime.shm import allocator
 from tinyshard.runtime.shm.completion import Completions
 from tinyshard.runtime.shm.log import CallLog
 
-# an idle device answers in less: one that has not answered by then is busy
+# an idle device answers within this time: one that does not is busy
 READY_WITHIN_S = 0.02
 _number_of = attrgetter("number")
 
 
 class ProcessPool:
-    """Worker processes, one a device, joined by shared memory, gloo or NCCL.
+    """Worker processes, one per device, connected by shared memory, gloo or NCCL.
 
     Args:
         count: number of devices.
@@ -46,7 +46,7 @@ class ProcessPool:
         collectives: "shared", memory that all of them map, or "gloo"; for GPUs "nccl" or "gloo".
         starter: starts the workers on other machines; by default they are forked on this one.
         gpus: by device, the number of its GPU on this machine; empty for CPUs.
-        limit_nbytes: the most that a device on this machine may hold; None for no limit.
+        limit_nbytes: the largest number of bytes that a device on this machine may hold; None for no limit.
 
     Communication: calls by the log in shared memory (`shm.log`) or a socket pair, answers by the socket pair; between
     workers shared memory, or gloo on the loopback. With a starter: TCP to the workers, gloo between their machines.
@@ -69,7 +69,7 @@ class ProcessPool:
         self._platform = platform
         self._owner = os.getpid()
         self._buffers = Buffers()
-        self._known_ops: set[str] = set()  # of those that are not torch's own for sure
+        self._known_ops: set[str] = set()  # of ops that may not be torch's own
         self._arena = allocator.of_controller(count) if collectives == "shared" else None
         self._completions = None if self._arena is None else Completions(self._arena.control)
         if self._arena is not None and self._completions is not None:
@@ -135,7 +135,7 @@ class ProcessPool:
             inputs: a value for each input.
             where: the user's line, for errors.
             guards: the program checks its inputs: its errors count as errors of the calls that made them.
-            donated: those of the inputs that the devices free at their last use, and whose handles are used no more.
+            donated: the inputs that the devices free at their last use; their handles become unusable.
 
         Raises:
             RuntimeStateError: the program has an op that the devices do not know.
@@ -156,7 +156,7 @@ class ProcessPool:
             for buffer in donated:
                 buffer.delete()
         dispatcher.post(call)
-        for number in call.donated:  # only now: a thread that sends something else must not free it before the call
+        for number in call.donated:  # only now: another thread's message must not free it before the call
             self._buffers.release(number)
         if log is not None:
             log.note("dispatch", "", start_ns, (run, program))
@@ -167,7 +167,7 @@ class ProcessPool:
         return buffers
 
     def _refuse_unknown(self, program: Program, where: Where) -> None:
-        """Raise RuntimeStateError for an op that the devices do not know. Blocks until one has said which these are."""
+        """Raise RuntimeStateError for an op that the devices do not know. Blocks until one device has answered."""
         asked = tuple(op for op, _ in program.foreign if op not in self._known_ops)
         if not asked:
             return
@@ -183,7 +183,7 @@ class ProcessPool:
         return self._reading.fetch([(buffer, device_ids)])[0]
 
     def gather(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
-        """Block until values are computed, and put each together from its blocks, all in one round trip.
+        """Block until values are computed, and assemble each from its blocks, all in one round trip.
 
         Raises:
             RemoteError: a value, or one that it was computed from, could not be computed.
@@ -213,31 +213,31 @@ class ProcessPool:
         return list(answers[device])
 
     def delete(self, buffer: Buffer) -> None:
-        """Free a value though it has handles: they can be used no more."""
+        """Free a value although it has handles, which become unusable."""
         buffer.delete()
         self._buffers.release(buffer.number)
         self._dispatcher.post(Free())
 
     def memory_stats(self, device: int) -> dict[str, int] | None:
-        """What a device holds and has held, after all earlier calls and frees; None where that is not limited."""
+        """The memory that a device holds and has held, after all earlier calls and frees; None without a limit."""
         self._answers("sync", [device])
         stats: dict[str, int] | None = self._answers("memory", [device])[device]
         return stats
 
     def held(self, device: int) -> int:
-        """How many values a device holds after all earlier calls and frees."""
+        """The number of values that a device holds after all earlier calls and frees."""
         self._answers("sync", [device])
         return int(self._answers("held", [device])[device])
 
     def record(self) -> dict[int, int]:
-        """Let the devices record their steps. By device, how far its clock is ahead of this process's, in ns."""
+        """Start recording steps on the devices. Returns by device how far its clock is ahead of this one's, in ns."""
         asked_ns = time.monotonic_ns()
         answers = self._answers("record", range(len(self.devices)))
         middle_ns = (asked_ns + time.monotonic_ns()) // 2
         return {device: ns - middle_ns if self.host(device) else 0 for device, ns in answers.items()}
 
     def recorded(self, within_s: float) -> dict[int, tuple[bytes, int] | None]:
-        """End the recording. By device its records, see `worker.recording`, and how many have gone.
+        """End the recording. Returns by device its records, see `worker.recording`, and the number of dropped ones.
 
         Args:
             within_s: devices that have not answered by then, or are lost, are left out; -1 for no limit.
@@ -249,7 +249,7 @@ class ProcessPool:
         return {device: answer for device, (answer, _) in dict(request.answers).items()}
 
     def handed(self) -> dict[int, list[tuple[str, int, int]]]:
-        """What each device exchanged since last asked: (name, with gloo its own; group size; operand bytes)."""
+        """The exchanges of each device since the last call: (name, with gloo its own; group size; operand bytes)."""
         return self._answers("handed", range(len(self.devices)))
 
     def _answers(self, kind: str, device_ids: Iterable[int], what: Any = None) -> dict[int, Any]:

@@ -1,4 +1,4 @@
-"""How a thread reads values: what they depend on, what they have failed with, and their blocks.
+"""How a thread reads values: their dependencies, their errors, and their blocks.
 
 Several values are read in one round trip: all requests are sent before the first wait.
 """
@@ -82,11 +82,11 @@ class Reading:
             arena.settle(block)
             whole[w] = out
         if large:
-            self._dispatcher.check_open()  # what was shut down before that has given the blocks back
+            self._dispatcher.check_open()  # a pool that was shut down before has released the blocks
         return [whole[w] for w in wanted]
 
     def _ask(self, wanted: Sequence[tuple[Buffer, Sequence[int]]]) -> list[Request]:
-        """Ask for blocks, and those devices that have other work to finish first; the former requests come first."""
+        """Request blocks, and then answers of the devices that must finish other work first."""
         late: set[int] = set()
         for buffer, device_ids in wanted:
             late |= self._waiting.late(self.known(buffer, device_ids))
@@ -133,7 +133,7 @@ class Reading:
             raise no_room(f"{ShapedType(shape, dtype)}{what}: {error}") from error
 
     def known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
-        """What a value depends on. Raises at once if a device among that is lost, while other devices still compute."""
+        """The dependencies of a value. Raises at once if one of their devices is lost, while other devices compute."""
         dispatcher = self._waiting.open_dispatcher()
         self._waiting.check_can_wait()
         dispatcher.advance()  # an interrupt may have left a call without a number

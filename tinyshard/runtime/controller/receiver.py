@@ -1,4 +1,4 @@
-"""The I/O thread: it starts the workers, receives what they send, and sends what a posting thread could not."""
+"""The I/O thread: it starts the workers, receives their messages, and sends items that a posting thread could not."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch.local import Starter
 from tinyshard.runtime.shm.allocator import Arena
 
-# after so long without anything to do it returns memory that is kept for reuse
+# after this idle time it returns memory that is kept for reuse
 REST_AFTER_S = 10.0
 # how often it polls for released values, whose finalizers do not wake it: until then, and from then on
 TIDY_EVERY_S = 0.25
 TIDY_AT_REST_EVERY_S = 2.0
-# how often it retries what could not be sent
+# how often it retries items that could not be sent
 RETRY_EVERY_S = 1e-3
 
 
@@ -88,7 +88,7 @@ class Receiver:
                 return
 
     def _turn(self) -> None:
-        """Send what is queued, write to sockets, then block until something is received, and handle it."""
+        """Send queued items, write to sockets, then block until a message is received, and handle it."""
         dispatcher = self._dispatcher
         with self._calls.lock:
             is_all_sent = dispatcher.send_queued(is_receiver=True)
@@ -120,10 +120,10 @@ class Receiver:
         dispatcher = self._dispatcher
         lost = self._starter.end(link)  # without the lock: over a network it takes up to seconds
         with self._calls.lock:
-            dispatcher.send_queued(is_receiver=True)  # what the device was sent is noted before its loss
+            dispatcher.send_queued(is_receiver=True)  # its messages are noted before its loss
             self._end_stream(link.channel)
             self._end_stream(link.control)
-            dispatcher.look_at_progress()  # all its failures are received: what it has finished counts
+            dispatcher.look_at_progress()  # all its failures are received: its finished calls count
             self._take_lines(link)
             link.lost = lost
             self._calls.has_lost = True
@@ -140,7 +140,7 @@ class Receiver:
             raise lost_error(link.device, lost, self._platform)  # the other workers cannot connect without it
 
     def _tidy(self) -> None:
-        """Free released values when nothing was received for a moment; return memory after a longer pause."""
+        """Free released values after a moment without messages; return memory after a longer pause."""
         self._dispatcher.look_at_progress()
         with self._calls.lock:
             self._dispatcher.free_released()
@@ -165,16 +165,16 @@ class Receiver:
         finally:
             dispatcher.end()
 
-    # ---- with the lock held: what is written ------------------------------------------------------------------
+    # ---- with the lock held: writing --------------------------------------------------------------------------
 
     def _watch(self, stream: Stream, link: Link) -> None:
-        """Wait until the socket is writable as long as there is something to write."""
+        """Poll the socket for writability as long as there are bytes to write."""
         if stream.is_watched != bool(stream.nbytes):
             stream.is_watched = bool(stream.nbytes)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if stream.nbytes else 0)
             self._selector.modify(stream.sock, events, link)
 
-    # ---- with the lock held: what is received -----------------------------------------------------------------
+    # ---- with the lock held: receiving ------------------------------------------------------------------------
 
     def _take_in(self, key: selectors.SelectorKey, mask: int) -> None:
         link = key.data
@@ -193,7 +193,7 @@ class Receiver:
             if (stream is link.channel or stream.broken) and link not in self._ended and not link.lost:
                 self._ended.append(link)
         elif messages and stream is link.channel:
-            self._take_lines(link)  # what a worker printed before its answer is printed before it here
+            self._take_lines(link)  # lines that a worker printed before its answer are printed before it here
         for head, payload in messages or ():
             self._take(link, head, payload)
 
@@ -203,7 +203,7 @@ class Receiver:
             stream.is_open = False
 
     def _unwatch(self, source: Any) -> None:
-        """Poll a socket or pipe no more; to do it again changes nothing."""
+        """Stop polling a socket or pipe. Idempotent."""
         for polls in (self._selector, self._calls.incoming):
             with contextlib.suppress(KeyError):
                 polls.unregister(source)

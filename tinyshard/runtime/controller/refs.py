@@ -1,4 +1,4 @@
-"""What devices keep as long as the controller has a use for it: values, until their last Buffer is collected; programs.
+"""Objects that devices keep while the controller uses them: values, until their last Buffer is collected; programs.
 
 A finalizer may run anywhere, with any lock held, so it must neither lock nor send; and a Ctrl-C during a finalizer
 written in Python is lost. Here the finalizer is one call in C: the weak reference appends itself to a deque.
@@ -26,7 +26,7 @@ _MOST_SHOWN = 5
 
 
 class Watch(weakref.ref[Any]):
-    """A weak reference to a Buffer or a Program, with what is needed to free it on the devices.
+    """A weak reference to a Buffer or a Program, with the data to free it on the devices.
 
     Attributes:
         number: its number.
@@ -38,7 +38,7 @@ class Watch(weakref.ref[Any]):
 
 
 class Watched:
-    """Objects that devices have, and those of them that were released, still to be freed on the devices."""
+    """Objects that devices have, and the released ones among them, which the devices have not freed yet."""
 
     def __init__(self) -> None:
         self._held: dict[int, Watch] = {}
@@ -60,11 +60,11 @@ class Watched:
         return () if watch is None else watch.devices
 
     def released(self) -> list[Watch]:
-        """What was released and not yet dropped, the oldest first."""
+        """The released objects that are not dropped yet, the oldest first."""
         return list(self._released)  # atomic
 
     def drop(self, watches: Iterable[Watch]) -> None:
-        """Forget the first ones that `released` gave. Idempotent; one thread at a time may call it."""
+        """Forget the first results of `released`. Idempotent; one thread at a time may call it."""
         for watch in watches:
             if self._released and self._released[0] is watch:
                 self._held.pop(watch.number, None)
@@ -79,7 +79,7 @@ class Buffers(Watched):
         self._numbers = itertools.count(1)
 
     def make(self, run: Run, runtime: Any, block: ShapedType | None = None) -> Buffer:
-        """A handle on a new value; the arguments are its attributes."""
+        """A handle of a new value; the arguments are its attributes."""
         buffer = Buffer(next(self._numbers), run, runtime, block)
         self.watch(buffer, buffer.number, run.devices)
         return buffer
@@ -90,7 +90,7 @@ class Buffers(Watched):
         return [buffer for buffer in held if buffer is not None and not buffer.is_deleted]
 
     def release(self, number: int) -> None:
-        """Let the devices free a value that still has a handle."""
+        """Make the devices free a value that still has a handle."""
         watch = self._held.get(number)
         if watch is not None:
             self._released.append(watch)
@@ -110,7 +110,7 @@ class Wanted:
 
     Attributes:
         buffer: the value.
-        places: by device, where its block is in the whole; one device for each block.
+        places: by device, the slices of the whole that its block has; one device for each block.
         shape: of the whole.
         dtype: of the whole.
     """
@@ -127,7 +127,7 @@ class Wanted:
 
 
 def put_together(blocks: Mapping[int, torch.Tensor], wanted: Wanted) -> torch.Tensor:
-    """One tensor, put together from its blocks."""
+    """One tensor, assembled from its blocks."""
     if len(blocks) == 1:
         return next(iter(blocks.values())).reshape(wanted.shape)
     out = torch.empty(wanted.shape, dtype=wanted.dtype)
@@ -137,7 +137,7 @@ def put_together(blocks: Mapping[int, torch.Tensor], wanted: Wanted) -> torch.Te
 
 
 def block_nbytes(buffer: Buffer) -> int:
-    """Size of one device's block; 0 where it is known only after the run."""
+    """Size of one device's block; 0 if it is known only after the run."""
     return math.prod(buffer.block.shape) * buffer.block.dtype.itemsize if buffer.block is not None else 0
 
 

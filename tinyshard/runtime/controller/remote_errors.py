@@ -33,7 +33,7 @@ def ending(status: int | None) -> str:
         return (
             f"its GPU computes nothing after such an error as an index out of range, and it ended with exit code {code}"
         )
-    if code == 0:  # so a worker ends when its sockets do, as at the end of its controller
+    if code == 0:  # a worker exits with 0 when its sockets are closed, as at the end of its controller
         return "its connection to the controller ended, and so it did, with exit code 0"
     return f"its process ended with exit code {code}"
 
@@ -42,7 +42,7 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
     """One error for all devices that failed; equal failures are merged.
 
     Args:
-        failures: by device, what failed and the line that dispatched it.
+        failures: by device, its failure and the line that dispatched the call.
         platform: "cpu" or "gpu".
 
     Returns:
@@ -88,7 +88,7 @@ def unknown_op(op: str, where: object) -> RuntimeStateError:
 
 
 def error_of(failures: Mapping[int, tuple[Failure, object]], platform: str, buffers: Buffers) -> RemoteError:
-    """As `remote_error`; where memory ran out, an OutOfMemoryError that lists what is alive there."""
+    """As `remote_error`; if memory ran out, an OutOfMemoryError that lists the values on the device."""
     error = remote_error(failures, platform)
     full = next((failure.device for failure, _ in failures.values() if is_out_of_memory(failure)), None)
     if full is None or type(error) is not RemoteError:

@@ -29,12 +29,12 @@ LOOK_EVERY_S = 0.5
 # how long one wait for shared memory takes, and how long a wait for answers between two of them
 GLANCE_FOR_S = 0.05
 BETWEEN_GLANCES_S = 0.005
-# what a notebook shows of a long wait
+# a notebook's text for a long wait
 _WAITING = "waiting for the devices"
 
 
 def _go_on() -> None:
-    """Between two looks of a wait: say that it goes on; or end it, where it is a trace's."""
+    """Between two checks of a wait: show that it continues; or end it, if a trace waits and was interrupted."""
     progress.still_doing()
     raise_interruption()
 
@@ -44,9 +44,9 @@ class Waiting:
 
     Args:
         dispatcher: sends requests to devices.
-        completions: what the devices have finished, if they share memory with this process.
+        completions: the calls that the devices have finished, if they share memory with this process.
         platform: "cpu" or "gpu".
-        why_silent: why a device does not answer.
+        why_silent: returns why a device does not answer.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class Waiting:
         return [self._dispatcher.links[d] for d in device_ids]
 
     def ancestry(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
-        """What the blocks of a value on these devices depend on."""
+        """The dependencies of a value's blocks on these devices."""
         with self.open_dispatcher().calls.lock:
             return ancestry(buffer.run, device_ids)
 
     def late(self, known: Ancestry) -> set[int]:
-        """The devices that are not known to have finished what a value depends on."""
+        """The devices that are not known to have finished the calls that a value depends on."""
         return {d for d, number in known.needs.items() if self._dispatcher.links[d].done < number}
 
     @spanned("wait")
     def until_finished(self, known: Ancestry, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Block until all that a value depends on is finished, or a device is lost that had not finished its part."""
+        """Block until all calls that a value depends on are finished, or a device is lost that had not finished."""
         if self._completions is None:
             late = self.late(known)
             if late:
@@ -108,7 +108,7 @@ class Waiting:
                     self._dispatcher.check_open()
                     self._check(self.late(known), patience)
                     meanwhile()
-                    time.sleep(BETWEEN_GLANCES_S)  # another thread may sleep in the glance, and this one does not
+                    time.sleep(BETWEEN_GLANCES_S)  # if another thread sleeps in the check, this one does not
                     if self.glances(known, GLANCE_FOR_S):
                         return
         except KeyboardInterrupt:
@@ -118,7 +118,7 @@ class Waiting:
             self.print_output()
 
     def perform_effects(self, run: Run, sites: tuple[Site, ...]) -> None:
-        """Block until a call is finished, and do meanwhile what its program asks the controller to do."""
+        """Block until a call is finished, and perform its program's effects meanwhile."""
         effects = Effects(sites, run.devices)
         sent = self._dispatcher.sent
 
@@ -136,7 +136,7 @@ class Waiting:
         perform(is_over=True)
 
     def glances(self, known: Ancestry, within_s: float) -> bool:
-        """Whether shared memory shows within this time that all that a value depends on is finished."""
+        """Whether shared memory shows within this time that all calls that a value depends on are finished."""
         completions, dispatcher = self._completions, self._dispatcher
         if completions is None:
             return False
@@ -177,7 +177,7 @@ class Waiting:
 
     @spanned("wait")
     def wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
-        """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError if one never is."""
+        """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError if one cannot be."""
         patience = Patience()
         try:
             for request in requests:
@@ -201,7 +201,7 @@ class Waiting:
         return True
 
     def throttle(self, run: Run) -> None:
-        """Block while one of the devices of a call has too much before it: until half of that is finished."""
+        """Block while one of the devices of a call has too many earlier calls: until half of them are finished."""
         devices = set(run.devices)
         # a finalizer or signal handler does not wait: the call that it interrupted must finish first
         try:
@@ -231,7 +231,7 @@ class Waiting:
         return True
 
     def _check(self, devices: Iterable[int], patience: Patience) -> None:
-        """Now and then ask the devices how far they are.
+        """From time to time ask the devices for their progress.
 
         Raises:
             CollectiveTimeoutError: none of the devices that the wait depends on makes progress.
@@ -247,7 +247,7 @@ class Waiting:
             check_progress(links, calls, list(devices), patience.since_s, self._platform, self._why_silent)
 
     def print_output(self) -> None:
-        """Print what workers printed, in the calling thread, so that it appears in its cell."""
+        """Print the workers' output in the calling thread, so that it appears in its cell."""
         lines: list[tuple[int, str]] = []
         try:
             with self._dispatcher.calls.lock:

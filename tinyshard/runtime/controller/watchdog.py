@@ -1,7 +1,7 @@
 """The watchdog: a wait whose devices make no progress raises an error that names which of them reached a collective.
 
 A device makes progress if it finishes a call, reaches another collective, or uses its processor. While one of the
-devices that a wait depends on makes progress, the wait goes on, for hours if need be.
+devices that a wait depends on makes progress, the wait continues, for hours if necessary.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tinyshard.runtime.wire import Current
 
 # a device that computes gets a larger share of a processor, even where many devices compete
 BUSY_SHARE = 0.01
-# a sight so old belongs to another wait; a device that answers after so long a silence was stopped and has resumed
+# older information belongs to another wait; a device that answers after such a silence was stopped and has resumed
 FORGET_S = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the controller last saw of a device.
+    """The controller's last information about a device.
 
     Attributes:
         device: its id.
@@ -47,25 +47,25 @@ class Sight:
 
 @dataclass
 class Patience:
-    """How long one wait has been looking at the devices.
+    """How long one wait has been checking the devices.
 
     Attributes:
-        since_s: since when it looks without a pause.
-        looked_s: when it last looked.
+        since_s: since when it checks without a pause.
+        looked_s: when it last checked.
     """
 
     since_s: float = 0.0
     looked_s: float = float("-inf")
 
     def look(self, now_s: float) -> None:
-        """Note that the wait looks now."""
+        """Note that the wait checks now."""
         if now_s - self.looked_s > FORGET_S:
             self.since_s = now_s
         self.looked_s = now_s
 
 
 def look_again(before: Sight, now_s: float, done: int, current: Current | None, processor_s: float) -> Sight:
-    """The new sight of a device, after an answer."""
+    """The new information about a device, after an answer."""
     worked = processor_s - before.processor_s > BUSY_SHARE * (now_s - before.seen_s)
     woke = now_s - before.seen_s > FORGET_S
     moved = worked or woke or (done, current) != (before.done, before.current)
@@ -94,10 +94,10 @@ def stalled(sights: Mapping[int, Sight], waited_for: Iterable[int], limit_s: flo
 
 
 def stuck_collective(stuck: Iterable[Sight]) -> tuple[Current, list[int], list[int]] | None:
-    """The first collective that these devices wait in.
+    """The first collective in which these devices wait.
 
     Returns:
-        The collective; the ids of its devices that reached it, and that did not. None if they wait in no collective.
+        The collective; the ids of its devices that reached it, and that did not. None if they do not wait in one.
     """
     seen = list(stuck)
     currents = [sight.current for sight in seen if sight.current is not None]
@@ -137,22 +137,22 @@ def check_progress(
         links: the links to all devices.
         calls: the calls that are not known to be finished.
         waited_for: the devices whose answer is missing.
-        since_s: since when this wait looks without a pause.
+        since_s: since when this wait checks without a pause.
         platform: "cpu" or "gpu".
-        why_silent: why a device does not answer.
+        why_silent: returns why a device does not answer.
     """
     limit_s = config.read("collective_timeout_s")
     alive = [link for link in links if not link.lost]
     sights = {link.device: _present(link.sight, link.done) for link in alive if link.sight is not None}
     if len(sights) < len(alive) or any(device not in sights for device in waited_for):
-        return  # a device was not looked at yet; or the wait is for one that is lost, and that is the error
+        return  # a device was not checked yet; or the wait is for a lost device, which has its own error
     now_s = time.monotonic()
     if now_s - since_s < limit_s or any(not s.is_silent and now_s - s.seen_s > FORGET_S for s in sights.values()):
-        return  # too early, or the next look is still to come
+        return  # too early, or the next check is pending
     stuck = stalled(sights, waited_for, limit_s, now_s)
     if stuck:
         patience_s = 0.9 * min(limit_s, ANSWERS_WITHIN_S)  # a stopped device is silent for about the limit
-        silent: dict[str, list[int]] = {}  # devices, by why they do not answer
+        silent: dict[str, list[int]] = {}  # devices, by the reason why they do not answer
         for sight in sights.values():
             if sight.is_silent and now_s - sight.seen_s > patience_s:
                 silent.setdefault(why_silent(sight.device), []).append(sight.device)
@@ -160,7 +160,7 @@ def check_progress(
 
 
 def _present(sight: Sight, done: int) -> Sight:
-    """A sight without its collective, if the device has left that since: it has finished the call."""
+    """The information without its collective, if the device has finished that call since."""
     return replace(sight, current=None) if sight.current is not None and sight.current[0] <= done else sight
 
 

@@ -2,7 +2,7 @@
 
 Like the fork server of a single machine it has torch loaded and never computes, so a fork is quick and safe. But it
 serves one slot, and outlives controllers: when a kernel is restarted, it ends its worker and waits for the next kernel.
-What the two say to each other stands in `launch.hosts`.
+`launch.hosts` describes their messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 from tinyshard.runtime.worker import main as worker
 
 _TRY_AGAIN_S = 0.2
-# by launcher, its variables: rank, how many ranks, and rank on its machine
+# by launcher, its variables: rank, number of ranks, and rank on its machine
 _LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
@@ -55,16 +55,16 @@ def slot_of(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def serve(address: tuple[str, int], secret: bytes, slot: tuple[int, int], wait_s: float) -> int:
-    """Serve one controller after the other; what is wrong is printed for the user of the launcher.
+    """Serve one controller after the other; errors are printed for the user of the launcher.
 
     Args:
         address: of the controller.
-        secret: what the controller knows too.
+        secret: shared with the controller.
         slot: rank and count.
-        wait_s: how long to be without a controller.
+        wait_s: how long to wait without a controller.
 
     Returns:
-        The exit code: 0 when a controller said that it is over, 1 when none came or it refused.
+        The exit code: 0 after a controller ended the service, 1 if none connected or it refused.
     """
     open_standard_descriptors()
     rank, count = slot
@@ -89,10 +89,10 @@ def serve(address: tuple[str, int], secret: bytes, slot: tuple[int, int], wait_s
 
 
 def _obey(sock: socket.socket, line: Callable[[str], socket.socket]) -> bool:
-    """Answer a controller's orders until its connection ends; whether it said that all is over.
+    """Answer a controller's orders until its connection ends; returns whether it ended the service.
 
     Args:
-        line: opens a connection of a worker's to the controller.
+        line: opens a connection of a worker to the controller.
     """
     children = Children()
     try:
@@ -118,7 +118,7 @@ def _obey(sock: socket.socket, line: Callable[[str], socket.socket]) -> bool:
 def _start(
     children: Children, sock: socket.socket, line: Callable[[str], socket.socket], given: dict[str, Any]
 ) -> tuple[int | str, tuple[str, int]]:
-    """Fork a worker that has its connections; its pid, or why there is none, and where the workers' store is."""
+    """Fork a worker with its connections; returns its pid, or the error, and the address of the workers' store."""
     agent = os.getpid()
     with contextlib.ExitStack() as ours:  # the child has its copies
         channel, control, output = (ours.enter_context(line(role)) for role in connect.WORKER_LINES)

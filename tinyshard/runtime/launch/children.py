@@ -17,7 +17,7 @@ class Children:
         self._pids: set[int] = set()
 
     def fork(self, work: Callable[[], object]) -> int | str:
-        """Fork a process that does this work and ends; returns its pid, or why the system lets there be no more."""
+        """Fork a process that does this work and ends; returns its pid, or the error of the operating system."""
         try:
             pid = os.fork()
         except OSError as error:
@@ -30,7 +30,7 @@ class Children:
             except BaseException:
                 traceback.print_exc()
             finally:
-                with contextlib.suppress(AttributeError):  # None, where one was closed when this process was started
+                with contextlib.suppress(AttributeError):  # None, if one was closed when this process was started
                     sys.stdout.flush()
                     sys.stderr.flush()
                 os._exit(code)
@@ -38,7 +38,7 @@ class Children:
         return pid
 
     def end(self, pid: int) -> int | None:
-        """Kill one, and wait until it is gone; its wait status: what ended it first counts. None if it is unknown."""
+        """Kill one, and wait until it is gone; returns the wait status of its first end, or None if it is unknown."""
         if pid not in self._pids:
             return None
         self._pids.discard(pid)

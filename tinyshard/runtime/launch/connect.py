@@ -7,14 +7,15 @@
     (role, rank, facts)                       →
                                               ←     (None,), or the error with which the controller refuses
 
-The first three have a fixed length, and neither side unpickles a byte before the other one's proof. The secret itself
-never travels. What follows is neither encrypted nor signed: a process that can change packets between the machines can
-change it. (The challenge of `multiprocessing.connection` does not name the side that answers it: a process that listens
-in the controller's place passes one worker's challenge to another worker, and the answer back, and both believe it.)
+The first three have a fixed length, and neither side unpickles a byte before the proof of its peer. The secret itself
+is never sent. Later messages are neither encrypted nor signed: a process that can change packets between the machines
+can change them. (The challenge of `multiprocessing.connection` does not name the side that answers it: a process that
+listens in the controller's place can pass one worker's challenge to another worker, and the answer back, and is
+accepted by both.)
 
-A machine that loses its power or its cable says nothing. So the kernels of both machines probe a connection after a
-second of silence, then every second; it breaks a second after the second probe without an answer. No process takes
-part, so a busy or a stopped one is not mistaken for a lost one.
+A machine that loses its power or its cable sends nothing. So the kernels of both machines probe a connection after a
+second of silence, then every second; it breaks a second after the second probe without an answer. Processes are not
+involved, so a busy or a stopped one is not mistaken for a lost one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _PROOF_NBYTES = 32
 SECRET = "TINYSHARD_SECRET"
 SECRET_FILE = "TINYSHARD_SECRET_FILE"
 _SHORTEST_SECRET = 16
-# a worker's connections: its channel, its control line, and what it prints
+# a worker's connections: its channel, its control line, and its printed output
 WORKER_LINES = ("channel", "control", "output")
 # for the proofs, and for each message up to the welcome: on a machine that is busy
 SPEAK_WITHIN_S = 30
@@ -55,15 +56,15 @@ _BROKEN_WITHIN_S = 3
 
 
 class RefusedError(ConnectionError):
-    """The other side does not know the secret, does not speak this language, or will not have this process."""
+    """The peer does not know the secret, does not use this protocol, or refuses this process."""
 
 
 def connect(address: tuple[str, int], secret: bytes, hello: tuple[str, int, dict[str, Any]]) -> socket.socket:
-    """Connect to the controller, which must know the secret, and say what the connection is for.
+    """Connect to the controller, which must know the secret, and send the purpose of the connection.
 
     Args:
         address: host and port.
-        secret: what both sides know.
+        secret: shared by both sides.
         hello: role ("agent" or one of `WORKER_LINES`), rank, and facts.
 
     Raises:
@@ -111,7 +112,7 @@ def prove_controller(sock: socket.socket, secret: bytes, within_s: float) -> Non
     sock.sendall(mine + proof(secret, "controller", theirs, mine))
     try:
         shown = wire.exactly(sock, _PROOF_NBYTES, end_s)
-    except ConnectionError:  # as a worker does that does not believe this side's proof
+    except ConnectionError:  # a worker that refuses this side's proof disconnects
         raise RefusedError("it left, as it does where it and the controller do not know the same secret") from None
     if not hmac.compare_digest(shown, proof(secret, "worker", theirs, mine)):
         raise RefusedError("it does not know the secret")
@@ -119,7 +120,7 @@ def prove_controller(sock: socket.socket, secret: bytes, within_s: float) -> Non
 
 
 def proof(secret: bytes, side: str, worker_nonce: bytes, controller_nonce: bytes) -> bytes:
-    """What shows that a side, "worker" or "controller", knows the secret: for these two nonces and no others."""
+    """The proof that a side, "worker" or "controller", knows the secret, valid only for these two nonces."""
     return hmac.digest(secret, side.encode() + b"|" + worker_nonce + controller_nonce, "sha256")
 
 
@@ -191,15 +192,15 @@ def parse(address: str) -> tuple[str, int]:
 
 
 def versions() -> dict[str, str]:
-    """What must be the same in a controller and its workers: pickles and programs travel between them."""
+    """The facts that must be the same in a controller and its workers, which exchange pickles and programs."""
     return {"python": ".".join(system.python_version_tuple()[:2]), "torch": torch.__version__.partition("+")[0]}
 
 
 def keep_alive(sock: socket.socket, role: str) -> None:
-    """Probe a silent connection; send small messages at once; wait for the other side without a time limit.
+    """Probe a silent connection; send small messages at once; wait for the peer without a time limit.
 
-    An agent's connection and a control line break as soon if data is not acknowledged. A channel does not: there data
-    may lie for hours before a device that computes has time for it.
+    An agent's connection and a control line break as soon if data is not acknowledged. A channel does not: its data
+    may be unread for hours, while a device computes.
     """
     sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -218,7 +219,7 @@ def keep_alive(sock: socket.socket, role: str) -> None:
 
 
 def wait_until_there(descriptor: int) -> None:
-    """Wait until all that was written to a line is at the other end: what comes on other lines later is later there."""
+    """Wait until all bytes written to a line have arrived, so that later ones on other lines arrive after them."""
     siocoutq = 0x5411
     pending = array.array("i", [int(sys.platform == "linux")])
     end_s = time.monotonic() + _BROKEN_WITHIN_S

@@ -1,8 +1,8 @@
 """The process that workers are forked from: it has torch loaded and has never computed, so a fork is quick and safe.
 
 The notebook's kernel must not be forked itself: after one large matmul in the parent, forked children hang. (The
-standard library's forkserver would do, but it is one for the whole process, may already run without torch, and leaves
-its listening socket behind when the kernel is killed. This one speaks over a socket pair.)
+standard library's forkserver would work, but there is one per process, it may already run without torch, and it leaves
+its listening socket behind when the kernel is killed. This one communicates over a socket pair.)
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LINE_NBYTES = 4096
 _READY_WITHIN_S = 300.0
 _FORKS_WITHIN_S = 60.0
 _KILLS_WITHIN_S = 5.0
-_LATER_KILLS_WITHIN_S = 0.2  # once it has not answered in time
-# what the process runs. A terminal may stop a process that writes to it out of another group: so first of all SIGTTOU.
-# To import torch takes a second or more: meanwhile a thread, which has ended when the first worker is forked, ends the
+_LATER_KILLS_WITHIN_S = 0.2  # after it has once not answered in time
+# the program of the process. A terminal may stop a process of another group that writes to it: so SIGTTOU comes first.
+# Importing torch takes a second or more: meanwhile a thread, which ends before the first worker is forked, ends the
 # process if the controller ends
 SCRIPT = """
 import sys
@@ -84,8 +84,8 @@ class ForkServer:
                         pass_fds=[theirs.fileno()],
                         stdin=subprocess.DEVNULL,
                         env=environment,
-                        # a terminal's Ctrl-C is for the controller. A session of its own would keep it away too, but
-                        # Linux may deal out the cores by sessions: then a busy process beside it takes nearly all
+                        # a terminal's Ctrl-C is for the controller. A separate session would keep it away too, but
+                        # Linux may distribute the cores by sessions: then another busy process gets nearly all
                         process_group=0,
                     )
                 abandon_in_child(self)
@@ -113,7 +113,7 @@ class ForkServer:
         self._ask("ready", within_s=_READY_WITHIN_S)
 
     def fork(self, request: dict[str, Any], fds: Sequence[int]) -> int:
-        """Fork one worker; returns its pid. To be called once it is ready.
+        """Fork one worker; returns its pid. Must be called after it is ready.
 
         Args:
             request: arguments of `worker.main` that are plain data.
@@ -121,10 +121,10 @@ class ForkServer:
                 one.
 
         Raises:
-            RuntimeStateError: it is gone, or the system lets it fork no more.
+            RuntimeStateError: it is gone, or the system refuses further forks.
         """
         pid = self._ask("fork", request, fds, within_s=_FORKS_WITHIN_S)
-        if isinstance(pid, str):  # why it has none
+        if isinstance(pid, str):  # the error
             raise _not_started(pid)
         return int(pid)
 
@@ -132,7 +132,7 @@ class ForkServer:
         """Kill a worker, stopped or not, and wait until it is gone, if the fork server answers in time.
 
         Returns:
-            Its wait status: of the signal or exit that ended it before, if one did; None if that cannot be known.
+            Its wait status: of the signal or exit that ended it before, if one did; None if it is unknown.
         """
         try:
             status: int | None = self._ask("kill", pid, within_s=self._kills_within_s)
@@ -151,7 +151,7 @@ class ForkServer:
                 number, answered, answer = next(self._numbers), 0, None
                 self._sock.settimeout(within_s)
                 socket.send_fds(self._sock, [json.dumps([number, word, what, len(fds)]).encode() + b"\n"], fds)
-                while answered != number:  # else it answers an earlier question, too late
+                while answered != number:  # a late answer to an earlier question
                     answered, answer = json.loads(self._line())
                 return answer
         except (OSError, ValueError) as error:
@@ -167,12 +167,12 @@ class ForkServer:
         return line
 
     def abandon(self) -> None:
-        """In a process that user code has forked from this one: let go of it."""
+        """In a process that user code has forked from this one: release it."""
         self._sock.close()
         self._process.returncode = 0  # it is not this process's child: nothing to wait for
 
     def close(self) -> None:
-        """End it, and with it every worker that is left. To do it again changes nothing."""
+        """End it and all remaining workers. Idempotent."""
         self._is_closing = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -210,7 +210,7 @@ _fork_server: ForkServer | None = None
 
 
 def start() -> ForkServer:
-    """The one fork server of this process; started if it is not there.
+    """The one fork server of this process; started if there is none.
 
     Raises:
         RuntimeStateError: the system refuses.
@@ -232,9 +232,9 @@ def stop() -> None:
 
 
 def prestart() -> None:
-    """Start it early, while the controller is busy importing torch; nothing goes wrong if it cannot be."""
+    """Start it early, while the controller is busy importing torch; errors are ignored."""
     is_worker = os.environ.get("TINYSHARD_ROLE") == "worker" or "tinyshard.worker" in sys.orig_argv
-    # a child of multiprocessing, such as a DataLoader's, imports it with the user's script and seldom uses it
+    # a child of multiprocessing, such as a DataLoader's, imports it with the user's script and rarely uses it
     if sys.platform != "win32" and not is_worker and multiprocessing.parent_process() is None:
         if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process") and not os.environ.get("TINYSHARD_HOSTS"):
             with contextlib.suppress(RuntimeStateError):
@@ -242,21 +242,21 @@ def prestart() -> None:
 
 
 def serve(fd: int) -> None:
-    """The process's own loop: fork on request, say how children ended, kill them all when the controller is gone."""
+    """The process's main loop: fork on request, report how children ended, kill them when the controller is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
     from tinyshard.runtime.worker import main as worker
 
     torch.set_num_threads(1)
-    gc.freeze()  # a collection in a worker would write to every page that it shares with the others
+    gc.freeze()  # a collection in a worker would write to every page that it shares with other processes
     sock = socket.socket(fileno=fd)
     fork_server = os.getpid()
     children = Children()
 
     def work(given: dict[str, Any], fds: Sequence[int]) -> None:
         sock.close()
-        for fd in fds:  # not for what an op of the user's starts
+        for fd in fds:  # not inherited by processes that the user's op starts
             os.set_inheritable(fd, False)
         channel, control, output, store, *bell = fds
         given["store"] = given["store"] or f"{'/proc/self' if sys.platform == 'linux' else '/dev'}/fd/{store}"

@@ -1,4 +1,4 @@
-"""The controller's end of other machines: it listens where the user said, and lets in the agents that know the secret.
+"""The controller's end for other machines: it listens at the user's address, and accepts agents with the secret.
 
     controller                           agent of a slot
                                     ←    ("agent", rank, facts)           as the hello of its connection
@@ -6,7 +6,7 @@
                                     ←    (number, (pid or why there is none, address of the workers' store))
     (number, "kill", pid)           →    ends it
                                     ←    (number, wait status)            of what ended it first
-    (number, "kill all", None)      →    the same, where the start was called off
+    (number, "kill all", None)      →    the same, if the start was cancelled
     (number, "there", None)         →
                                     ←    (number, True)
     (number, "leave", None)         →    ends its worker and itself
@@ -44,8 +44,8 @@ class Agent:
     Attributes:
         host: the address from which it came.
         rank: its number.
-        facts: what it says of itself: how many its launcher has started, its machine's name and GPUs, versions.
-        lost: why the agent is gone; empty while it is there.
+        facts: its own description: how many agents its launcher has started, its machine's name and GPUs, versions.
+        lost: why the agent is gone; empty while it is connected.
         lines: the connections of the worker that it forks next, by role.
     """
 
@@ -59,12 +59,12 @@ class Agent:
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
         self._reader = wire.Reader(self.sock)
-        self._answers: dict[int, Any] = {}  # received and not taken yet, or to orders that were given up
-        self._lock = threading.RLock()  # the I/O threads of a pool that ends and of the next one may use it at a time
+        self._answers: dict[int, Any] = {}  # received and not taken yet, or to abandoned orders
+        self._lock = threading.RLock()  # the I/O threads of an ending pool and of the next one may use it concurrently
 
     @property
     def place(self) -> str:
-        """Its machine, for people."""
+        """The name of its machine in messages."""
         name = self.facts["name"]
         return self.host if name == self.host else f"{self.host} ({name})"
 
@@ -82,7 +82,7 @@ class Agent:
         return not self.lost
 
     def lose(self, error: OSError) -> None:
-        """Note that its connection has ended by this error, and end it here: an agent that lives connects again."""
+        """Note that its connection has ended by this error, and close it: an agent that is alive connects again."""
         if self.lost:
             return
         if isinstance(error, ConnectionError):
@@ -131,7 +131,7 @@ class Agent:
         return [lines[role] for role in connect.WORKER_LINES]
 
     def close(self) -> None:
-        """End its connection, and those of a worker that no pool has taken."""
+        """Close its connection, and those of a worker that no pool has taken."""
         for sock in (self.sock, *self.lines.values()):
             sock.close()
 
@@ -139,11 +139,11 @@ class Agent:
 class Hosts:
     """Listens for agents, and for the connections of the workers that they fork.
 
-    A thread handles each new connection, so one that sends nothing delays no other.
+    A thread handles each new connection, so one that sends nothing does not delay the rest.
 
     Args:
         address: "HOST:PORT" of this machine.
-        secret: what agents and workers must know.
+        secret: shared with agents and workers.
 
     Attributes:
         refused: the processes that were refused last, and why.
@@ -174,11 +174,11 @@ class Hosts:
 
     @property
     def agents(self) -> dict[int, Agent]:
-        """Those that are there, by rank."""
+        """The connected agents, by rank."""
         return {rank: agent for rank, agent in list(self._agents.items()) if agent.is_there}
 
     def close(self) -> None:
-        """Tell the agents that it is over, and end all connections. To do it again changes nothing."""
+        """End the service of the agents, and close all connections. Idempotent."""
         for agent in list(self._agents.values()):
             agent.order("leave")
         self.is_closed = True
@@ -204,7 +204,7 @@ class Hosts:
                         self._sockets.add(sock)
                 except BlockingIOError:
                     continue
-                except OSError:  # it has gone again, or there are no descriptors left
+                except OSError:  # it has disconnected again, or there are no descriptors left
                     time.sleep(_LOOK_EVERY_S)
                     continue
                 if self._places.acquire(blocking=False):
@@ -213,20 +213,20 @@ class Hosts:
                     sock.close()
 
     def _greet(self, sock: socket.socket, host: str) -> None:
-        """Let in what proves that it knows the secret; anything else changes nothing but the list of refused."""
+        """Accept a process that proves that it knows the secret; any other is only added to the refused ones."""
         try:
             connect.prove_controller(sock, self._secret, connect.SPEAK_WITHIN_S)
             role, rank, facts = wire.receive(sock)
             with self._lock:
                 self._let_in(sock, host, role, rank, facts)
-        except Exception as error:  # whatever a stranger sends ends here
+        except Exception as error:  # an unknown process may send anything
             self.refused.append(f"{host}: {error}")
             sock.close()
         finally:
             self._places.release()
 
     def _let_in(self, sock: socket.socket, host: str, role: str, rank: int, facts: dict[str, Any]) -> None:
-        """Take in an agent, or a connection of its worker; or refuse it, and raise why."""
+        """Accept an agent, or a connection of its worker; or refuse it, and raise the reason."""
         there = self._agents.get(rank)
         refusal = self._refusal(role, there, facts)
         if refusal is not None:
@@ -239,14 +239,14 @@ class Hosts:
             before = there.sock if there is not None else None
         else:
             assert there is not None
-            before = there.lines.get(role)  # of a worker whose start was called off
+            before = there.lines.get(role)  # of a worker whose start was cancelled
             there.lines[role] = sock
             wire.send(sock, (None,))  # then the agent forks
         if before is not None:
             before.close()
 
     def _refusal(self, role: str, there: Agent | None, facts: dict[str, Any]) -> ConnectionError | None:
-        """Why an agent or a worker's connection may not come in; one that is not a RefusedError: it may try again."""
+        """The error that refuses an agent or a worker's connection; unless it is a RefusedError, it may try again."""
         if role != "agent":
             is_known = there is not None and role in connect.WORKER_LINES
             return None if is_known else connect.RefusedError("it belongs to no agent")
@@ -286,7 +286,7 @@ _listening: dict[str, Hosts] = {}
 
 
 def join(address: str) -> Hosts:
-    """This process's listener at an address; agents that have joined it stay from pool to pool."""
+    """This process's listener at an address; agents that have connected stay from pool to pool."""
     connect.parse(address)  # before a secret is made
     if address not in _listening or _listening[address].is_closed:
         _listening[address] = Hosts(address, connect.read_secret(may_make=True))

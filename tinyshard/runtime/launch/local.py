@@ -1,4 +1,4 @@
-"""Workers on this machine: channel, control line and output pipe for each, and a file in which they meet."""
+"""Workers on this machine: channel, control line and output pipe for each, and a file by which they find each other."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Starter(Protocol):
     """Starts the workers of a pool, and ends them."""
 
     def links(self) -> Iterator[Link | None]:
-        """Start the workers; a Link to each, in the order of the devices, and None now and then while it waits."""
+        """Start the workers; yields a Link to each, in the order of the devices, and None at times while it waits."""
 
     def host(self, device: int) -> str | None:
         """The address of a device's machine; None if it is this one."""
 
     def end(self, link: Link) -> str:
-        """Kill a worker, stopped or not; how it ended, if something else ended it before.
+        """Kill a worker, stopped or not; returns how it ended, if it had ended before.
 
         It waits until the worker is gone, if the process that has started it answers in time.
         """
 
     def why_silent(self, device: int) -> str:
-        """Why a device does not answer, as far as can be known."""
+        """Why a device does not answer, as far as it is known."""
 
     def close(self) -> None:
         """Called once all workers have been ended."""
@@ -44,11 +44,11 @@ class Forked:
     """Starts workers on this machine.
 
     Args:
-        collectives: what joins them: "shared", "gloo" or "nccl".
-        arena: descriptor of the memory that they share, if that joins them.
-        gpus: by device, the number of its GPU; none for CPUs.
+        collectives: how they communicate: "shared", "gloo" or "nccl".
+        arena: descriptor of the memory that they share, with "shared".
+        gpus: by device, the number of its GPU; empty for CPUs.
         bell: descriptor of the pipe by which they wake the controller, if they share memory with it.
-        limit_nbytes: the most that each may hold; None for no limit.
+        limit_nbytes: the largest number of bytes that each may hold; None for no limit.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Forked:
         self._gpus: Sequence[int | None] = gpus or [None] * count
         self._arena = arena
         self._bells = [bell] if bell >= 0 else []
-        self._path = ""  # of the file in which the workers meet, where its descriptor does not do
+        self._path = ""  # of the file by which the workers find each other, if its descriptor does not suffice
 
     def links(self) -> Iterator[Link]:
         """Fork one after the other.
@@ -114,7 +114,7 @@ class Forked:
             its.callback(os.close, its_output)
             pid = self._fork_server.fork(given, [its_channel, its_control, its_output, store, *self._bells])
             link = Link(given["device"], Stream(channel), Stream(control), output, pid)
-            ours.pop_all()  # they are the Link's now
+            ours.pop_all()  # the Link owns them now
             return link
 
     def host(self, device: int) -> str | None:
@@ -130,6 +130,6 @@ class Forked:
         return STOPPED
 
     def close(self) -> None:
-        """Remove the file in which the workers met."""
+        """Remove the file by which the workers found each other."""
         if self._path:
             os.unlink(self._path)

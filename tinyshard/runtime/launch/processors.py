@@ -1,11 +1,11 @@
-"""Which core or GPU each device computes on.
+"""The core or GPU of each device.
 
-Where there are more devices than cores, each may keep to one core: what it keeps in the core's caches stays there, and
+With more devices than cores, each may be pinned to one core: its data stays in the core's caches, and
 the devices that one signal wakes do not all move to the core of the device that sent it. With eight devices on two
 cores a small exchange takes a fourth less time.
 
-NCCL wants every member of a group on a GPU of its own. Where devices share one, gloo joins them: it carries what it is
-given through the memory of the host.
+NCCL requires that every member of a group has its own GPU. If devices share one, they use gloo, which copies through
+the memory of the host.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Iterable, Sequence
 
 from tinyshard.core.errors import RuntimeStateError
 
-# what can join devices that are GPUs
+# collectives for devices that are GPUs
 COLLECTIVES = ("nccl", "gloo")
 
 
 def cores_of(count: int, cores: Iterable[int]) -> tuple[int, ...]:
-    """By device, the core that it keeps to; empty where each goes wherever there is room.
+    """By device, the core that it is pinned to; empty if the system schedules the devices.
 
-    That is so unless each core gets as many devices, and several: no core should be idle while others have much to do.
-    As it may be that only some of the devices have work, those along any axis of a mesh are dealt out evenly too, which
-    goes with powers of two: the digits of an id, to the base of the number of cores, are added up.
+    Devices are pinned only if each core gets the same number, and several: no core should be idle while another is
+    busy. Since only some of the devices may have work, those along any axis of a mesh are distributed evenly too, which
+    is possible with powers of two: the digits of an id, to the base of the number of cores, are added.
 
     Args:
         count: number of devices.
@@ -43,15 +43,15 @@ def cores_of(count: int, cores: Iterable[int]) -> tuple[int, ...]:
 
 
 def deal(machines: Sequence[tuple[str, int]], asked: str | None = None) -> tuple[str, tuple[int, ...]]:
-    """What joins the devices, and the GPU of each: the GPUs of a machine are dealt to its devices in turn.
+    """The collectives of the devices, and the GPU of each: the GPUs of a machine are assigned to its devices in turn.
 
     Args:
-        machines: by device, the name of its machine and how many GPUs are there.
-        asked: one of `COLLECTIVES`, if the user wants it; by default "nccl" if each device has a GPU of its own, else
+        machines: by device, the name of its machine and its number of GPUs.
+        asked: one of `COLLECTIVES`, if the user chooses it; by default "nccl" if each device has its own GPU, else
             "gloo".
 
     Raises:
-        RuntimeStateError: a machine has no GPU, or what is asked cannot join the devices.
+        RuntimeStateError: a machine does not have a GPU, or the chosen collectives do not support these devices.
 
     Example:
         >>> deal([("a", 2), ("a", 2), ("b", 1)])

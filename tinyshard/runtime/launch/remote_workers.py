@@ -15,7 +15,7 @@ from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch.hosts import Agent, Hosts
 
 _LOOK_EVERY_S = 0.1
-# workers that are expected soon need no instructions
+# instructions are not printed for workers that connect within this time
 _SAY_AFTER_S = 2
 # how long to wait for an agent, which answers at once unless its machine is busy
 _NEWS_WITHIN_S = 2
@@ -24,17 +24,17 @@ _START_WITHIN_S = 60
 
 
 def gather(hosts: Hosts, devices: int | None, within_s: float) -> list[Agent]:
-    """Wait until enough agents are there; if none comes soon, print what to start. Ctrl-C ends it.
+    """Wait until enough agents have connected; if they do not soon, print the command to start. Ctrl-C ends it.
 
     Args:
-        devices: how many; by default as many as the launcher has started.
+        devices: their number; by default as many as the launcher has started.
         within_s: how long to wait.
 
     Returns:
         The agents, by rank.
 
     Raises:
-        RuntimeStateError: they do not come in time, or the launcher has not started that many.
+        RuntimeStateError: they do not connect in time, or the launcher has not started that many.
     """
     began_s = time.monotonic()
     has_said = False
@@ -79,7 +79,7 @@ def _incomplete(hosts: Hosts, wanted: int, within_s: float) -> RuntimeStateError
 
 
 def _command(hosts: Hosts) -> str:
-    """What a user types on every machine."""
+    """The command for the user on every machine."""
     return (
         "torchrun --nnodes=MACHINES --nproc-per-node=WORKERS --rdzv-backend=c10d --rdzv-endpoint=ONE_OF_THEM:29500 "
         f"-m tinyshard.worker --controller {hosts.address}"
@@ -91,9 +91,9 @@ class RemoteWorkers:
 
     Args:
         agents: which agents fork, by device.
-        collectives: what joins the workers: "gloo" or "nccl".
-        gpus: by device, the number of its GPU on its machine; none for CPUs.
-        limit_nbytes: the most that each may hold; None for no limit.
+        collectives: how the workers communicate: "gloo" or "nccl".
+        gpus: by device, the number of its GPU on its machine; empty for CPUs.
+        limit_nbytes: the largest number of bytes that each may hold; None for no limit.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class RemoteWorkers:
         return self._agents[device].host
 
     def links(self) -> Iterator[Link | None]:
-        """Start the workers, all at a time but the first, which has their store; a Link to each, and None meanwhile.
+        """Start the first worker, which has the store, then the rest at once; yields a Link to each, None in between.
 
         Raises:
-            DeviceLostError: an agent, or its machine, goes before, cannot fork, or says nothing for a minute.
+            DeviceLostError: an agent, or its machine, is lost, cannot fork, or does not answer for a minute.
         """
         started = 0
         orders = [self._order(0, None)]
@@ -149,7 +149,7 @@ class RemoteWorkers:
         return self._agents[device].order("start", given)
 
     def end(self, link: Link) -> str:
-        """End a worker, if it has not ended; how it ended."""
+        """End a worker, if it has not ended; returns how it ended."""
         agent = self._agents[link.device]
         if not agent.lost and link.broken is not None:  # its machine is silent, and so are the agents there
             for each in self._agents:
@@ -178,7 +178,7 @@ class RemoteWorkers:
 
 
 def ids_text(ids: Iterable[int]) -> str:
-    """Numbers for people, runs of them shortened.
+    """Numbers as text, with abbreviated runs.
 
     Example:
         >>> ids_text([0, 1, 2, 3, 6])

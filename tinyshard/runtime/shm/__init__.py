@@ -1,1 +1,1 @@
-"""Memory that the processes of one host share, and waiting for each other in it."""
+"""Memory that the processes of one host share, and synchronization in it."""

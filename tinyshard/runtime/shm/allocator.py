@@ -7,12 +7,12 @@ One file without a name (`shm.segment`), mapped once:
     ...
     region of the controller  table of holders | blocks
 
-A tensor of a block holds it, and so do its views. When the last is gone, the member lets go of the block.
+A tensor of a block holds it, and so do its views. When the last is gone, the member releases the block.
 
-Nothing here depends on the order in which a processor carries out loads and stores. What one process tells another goes
-through a mutex, which orders what was done before it and after it: that a block is lent, by the log of calls or the
-barrier of an exchange; that one is let go of, or handed on, by the monitor of its region's table; how far a call is, by
-the device's own. A look without the mutex is a hint, which is confirmed with it.
+Nothing here depends on the order in which a processor performs loads and stores. All communication between processes
+uses a mutex, which orders the operations before and after it: lending a block, by the log of calls or the
+barrier of an exchange; releasing it, or handing it on, by the monitor of its region's table; the progress of a call, by
+the device's own monitor. A read without the mutex is a hint, which is confirmed with it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tinyshard.runtime.shm.views import Views
 
 # the end does not wait for a thread that hangs
 _LEAVES_AFTER_S = 1.0
-# a finalizer takes less time than the pages of a block of this size: it lets go of the block at once
+# for a block of this size a finalizer costs less than its pages: it releases the block at once
 _AT_ONCE_NBYTES = 1 << 22
-# what is smaller travels in messages and lives in private memory
+# smaller values are sent in messages and kept in private memory
 SMALLEST_NBYTES = 1 << 15
-# by what name a tensor that is in an arena as it was made knows where: torch takes four calls to tell
+# the attribute with which a fresh tensor in an arena stores its place: torch needs four calls to find it
 _ADDRESS = "_tinyshard_address"
 
 
@@ -64,20 +64,21 @@ def of_controller(count: int) -> Arena:
 class Arena:
     """One member's view of the memory.
 
-    A finalizer must not do much: the block of a tensor that is gone, if it is not large, is let go of at the next
+    A finalizer must be short: the block of a tensor that is gone, if it is not large, is released at the next
     `let_go`, `trim`, or `allocate` that finds no free one. (In the controller a large one too: a KeyboardInterrupt may
-    strike there anywhere, and a finalizer in Python could be lost.)
+    occur there anywhere, and a finalizer in Python could be lost.)
 
     Args:
-        fd: what `segment.create` gave.
+        fd: the result of `segment.create`.
         count: number of devices.
         member: a device's id; `count` for the controller.
-        is_controller: where Ctrl-C strikes. `trim` is called when nothing happens, so it may keep much until then.
+        is_controller: whether Ctrl-C may interrupt this process. It calls `trim` when it is idle, so it may keep more
+            until then.
 
     Attributes:
         view: `Views.tensor`.
-        release: lets go of a block that this member holds and made no tensor of.
-        freed: whose tensors are gone, and that is still to be let go of.
+        release: releases a block that this member holds without a tensor.
+        freed: blocks whose tensors are gone, and that are not released yet.
     """
 
     def __init__(self, fd: int, count: int, member: int, *, is_controller: bool = False) -> None:
@@ -100,7 +101,7 @@ class Arena:
         kept_nbytes, kept_idle_nbytes = share_nbytes // 4, share_nbytes // 64
         self._region = Region(self._mapping, self._holders, member, start, end, kept_nbytes, kept_idle_nbytes)
         self._watches: dict[int, _Watch] = {}
-        self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
+        self._uses: dict[tuple[int, int], int] = {}  # of each held block: the number of its tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
         self._settled: set[int] = set()  # own blocks that the user has, and that no other member uses any more
         self._has_left = False
@@ -128,7 +129,7 @@ class Arena:
 
         Args:
             nbytes: at least.
-            holders: members that use it from now on; each lets go of it by itself.
+            holders: members that use it from now on; each releases it separately.
 
         Raises:
             MemoryError: the region, or the machine, is full.
@@ -137,7 +138,7 @@ class Arena:
             return self._allocate(nbytes, holders)
 
     def new(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor in a block of the own region, held as long as it wherever Ctrl-C strikes. Raises as `allocate`."""
+        """A tensor that holds a block of the own region, even if Ctrl-C interrupts this. Raises as `allocate`."""
         with self._allocating:
             return self.hold(self._allocate(math.prod(shape) * dtype.itemsize, [self.member]), shape, dtype)
 
@@ -156,28 +157,28 @@ class Arena:
         return block
 
     def lend(self, block: Block, holder: int) -> None:
-        """Add a holder to an own block, before it is told of it."""
+        """Add a holder to an own block, before the block is sent to it."""
         self._holders.add(block.slot, [holder])
 
     def let_go(self) -> None:
-        """Let go of the blocks whose last tensor of this member is gone."""
+        """Release the blocks whose last tensor of this member is gone."""
         for _ in range(len(self.freed)):
             self._forget(self.freed[0])
             self.freed.popleft()
         self._holders.drop_waiting()
 
     def collect(self) -> None:
-        """Find the blocks that no member holds any more; give back pages where there are too many of them."""
+        """Find the blocks that no member holds any more; return pages if there are too many of them."""
         self.let_go()
-        if self._is_controller:  # blocks without a tensor: Ctrl-C struck while they got one, or were let go of
+        if self._is_controller:  # blocks without a tensor: Ctrl-C interrupted their allocation or release
             held = {watch.block.slot for watch in list(self._watches.values())}
             for slot in self._holders.own_slots(self._region.used) - held:
                 self._release_own(slot)
         self._region.collect()
 
     def trim(self) -> None:
-        """Nothing has been made for a while: give back the pages of all free blocks but a few."""
-        has_lock = self._allocating.acquire(blocking=False)  # else another thread makes something right now
+        """After an idle time: return the pages of all free blocks except a few."""
+        has_lock = self._allocating.acquire(blocking=False)  # otherwise another thread is allocating
         try:
             if has_lock and not self._has_left:
                 self.collect()
@@ -187,7 +188,7 @@ class Arena:
                 self._allocating.release()
 
     def _release_own(self, slot: int) -> None:
-        """Let go of an own block; before a member writes there, this process maps it shared again."""
+        """Release an own block; before a member writes there, this process maps it shared again."""
         self._settled.discard(slot)
         offset, _ = self._region.place(slot)
         self._mapping.share_again(offset)
@@ -196,7 +197,7 @@ class Arena:
     # ---- any block --------------------------------------------------------------------------------------------------
 
     def hold(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of a block whose byte for this member is set. Once its last view is gone, it may be let go of."""
+        """A tensor of a block whose byte for this member is set. Without its last view, the block may be released."""
         array = self._views.array(block.offset, math.prod(shape), dtype)
         watch = _Watch(array, self.freed.append if array.nbytes < self._at_once_nbytes else self._forget)
         watch.block = block
@@ -214,16 +215,16 @@ class Arena:
         return tensor
 
     def adopt(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Hold a block that another member holds and will not let go of before this returns."""
+        """Hold a block that another member holds and will not release before this returns."""
         self._holders.take(block)
         return self.hold(block, shape, dtype)
 
     def _forget(self, watch: _Watch) -> None:
         if self._watches.pop(id(watch), None) is None:
-            return  # Ctrl-C struck after it was done
+            return  # Ctrl-C came after it was done
         block = watch.block
         key = block.key
-        if self._is_controller:  # it holds a block as one tensor, which Ctrl-C may have kept from being noted
+        if self._is_controller:  # it holds a block as one tensor, which Ctrl-C may have prevented from being noted
             self._places.pop(block.offset, None)
             self._uses.pop(key, None)
             self._release_own(block.slot)
@@ -238,7 +239,7 @@ class Arena:
             self.release(block)
 
     def offset_of(self, tensor: torch.Tensor) -> int:
-        """Where a tensor's values lie in the arena, in row-major order and nothing between; -1 if they do not."""
+        """The offset of a tensor's values in the arena, if they are contiguous in row-major order; else -1."""
         address: int | None = tensor.__dict__.get(_ADDRESS)
         if address is None:
             if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
@@ -248,7 +249,7 @@ class Arena:
         return offset if 0 <= offset < self._nbytes else -1
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
-        """The held block in which a tensor's values lie, offset to where they start; None if there is none."""
+        """The held block that contains a tensor's values, offset to their start; None if there is none."""
         offset = self.offset_of(tensor)
         places = self._places.get(tensor.untyped_storage().data_ptr() - self.address) if offset >= 0 else None
         return Block(*places[0], offset) if places else None
@@ -260,25 +261,25 @@ class Arena:
         self._settled.add(block.slot)
 
     def prepare_for_fork(self) -> None:
-        """Let what the user has be this process's own, so that neither it nor the child sees what the other writes."""
+        """Make the user's values private, so that neither this process nor the child sees the writes of the other."""
         self._make_private(is_copied=True)
 
     def _make_private(self, *, is_copied: bool) -> None:
         for watch in list(self._watches.values()):
             slot = watch.block.slot
-            array = watch()  # while it is there, this process holds the block
+            array = watch()  # while it exists, this process holds the block
             if array is not None and slot in self._settled:
                 with contextlib.suppress(OSError):  # the system has no more: it stays shared
                     self._mapping.make_private(*self._region.place(slot), is_copied=is_copied)
 
     def abandon(self) -> None:
-        """In a process that user code has forked from this one: keep what the user has, and nothing of the rest."""
+        """In a process that user code has forked from this one: keep only the user's values."""
         self._has_left = True
-        self._make_private(is_copied=True)  # what other threads have got since
+        self._make_private(is_copied=True)  # values that other threads have got since
         self._mapping.leave()
 
     def leave(self) -> None:
-        """At the end of the pool, as in `abandon`: keep what the user has, and nothing of the rest."""
+        """At the end of the pool, as in `abandon`: keep only the user's values."""
         has_lock = self._allocating.acquire(timeout=_LEAVES_AFTER_S)
         try:
             if not self._has_left:
@@ -292,7 +293,7 @@ class Arena:
 
 
 class _Watch(weakref.ref[np.ndarray[Any, Any]]):
-    """A weak reference that knows which block it stands for."""
+    """A weak reference that stores its block."""
 
     __slots__ = ("block",)
 

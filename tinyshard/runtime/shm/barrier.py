@@ -1,15 +1,15 @@
-"""The barrier that devices of one host pass when they exchange data: a monitor, and a few numbers of each device.
+"""The barrier that devices of one host pass when they exchange data: a monitor, and a few numbers per device.
 
-Every exchange has a number that all its members know and that only grows from one to the next on any device: the call's
-number, and how many exchanges that had before. So a device says where it is by one number, and nothing needs to be
+Every exchange has a number that all its members know and that increases from one to the next on any device: the call's
+number, and the number of earlier exchanges in the call. So one number tells where a device is, and nothing needs a
 reset:
 
-    arrived     the last exchange to which the device has come
-    released    the last exchange that it may leave: all members have come, and what was to be done first is over
-    left        the last exchange of which it reads nothing any more
+    arrived     the last exchange at which the device has arrived
+    released    the last exchange that it may leave: all members have arrived, and the action is over
+    left        the last exchange whose data it does not read any more
 
-Each device sleeps on a condition of its own. Where several processes sleep on one and one of them is killed, the C
-library lets every later `pthread_cond_broadcast` on it wait for that process, for ever.
+Each device sleeps on its own condition. If several processes sleep on one and one of them is killed, every later
+`pthread_cond_broadcast` on it in the C library waits for that process, for ever.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tinyshard.runtime.collectives.base import Group, PeerLostError
 from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.shm.monitor import SLICE_S
 
-_STEPS = 1 << 28  # a loop may have many; what is left of 63 bits is enough for 17 thousand million calls
+_STEPS = 1 << 28  # a loop may have many; the rest of the 63 bits is enough for 17 billion calls
 
 
 def exchange_number(call: int, step: int, phase: int = 0) -> int:
-    """The number of an exchange: phase 0 or 1 of the exchange of a call that comes after `step` others."""
+    """The number of an exchange: phase 0 or 1 of exchange number `step` of a call."""
     return (call * _STEPS + step) * 2 + phase
 
 
@@ -48,14 +48,14 @@ class Barrier:
         message: Sequence[int] = (),
         action: Callable[[], object] | None = None,
     ) -> int:
-        """Wait until all members of the group have come to an exchange.
+        """Wait until all members of the group have arrived at an exchange.
 
         Args:
-            message: four numbers that the others should read, if any: where the operand is, and a block.
-            action: what the last to come does before the others go on; an error of it is raised there.
+            message: four numbers for the other members, if any: where the operand is, and a block.
+            action: called by the last device to arrive before the barrier opens; its error is raised there.
 
         Returns:
-            The device that came last.
+            The device that arrived last.
 
         Raises:
             PeerLostError: a device is gone.
@@ -88,7 +88,7 @@ class Barrier:
         return device
 
     def _devices_that_await_left(self) -> list[int]:
-        """With the mutex held: the devices that wait until others have left."""
+        """With the mutex held: the devices that wait until other devices have left."""
         return [device for device, awaits in enumerate(self._awaits_left.tolist()) if awaits]
 
     def _release(self, group: Group, number: int) -> None:
@@ -97,16 +97,16 @@ class Barrier:
             released[member], maker[member] = number, self._device
 
     def messages(self, group: Group) -> list[list[int]]:
-        """What the members wrote in the exchange that this device has passed last, which none of them has left."""
+        """The messages of the members in the last exchange that this device has passed, which none of them has left."""
         messages = self._messages.tolist()
         return [messages[member] for member in group.members]
 
     def leave(self, number: int) -> None:
-        """This device reads nothing of that exchange any more; the others see it at its next one, or at `settle`."""
+        """Leave an exchange: this device stops reading its data; other devices see it at its next one, or `settle`."""
         self._leaving = number
 
     def settle(self) -> bool:
-        """Let the others see what this device has left; False if another has the mutex for long: to be done again."""
+        """Publish what this device has left; False if another has the mutex for long: call it again."""
         if self._left[self._device] == self._leaving:
             return True
         if not self._monitor.acquire(SLICE_S):
@@ -119,7 +119,7 @@ class Barrier:
 
     def wait_until_left(self, members: Sequence[int], number: int) -> None:
         """Wait until these devices have left an exchange. Raises PeerLostError if one is gone."""
-        self.settle()  # they may wait for this device likewise
+        self.settle()  # they may wait for this device, too
         left, device = self._left, self._device
 
         def have_left() -> bool:
@@ -135,7 +135,7 @@ class Barrier:
             self._awaits_left[device] = 0
 
     def abort(self) -> None:
-        """From another thread: let each wait, now and later, end with an error."""
+        """From another thread: end each wait, now and later, with an error."""
         self._is_aborted = True
         if self._monitor.acquire(1.0):  # a device that is about to sleep does so before this, and is woken
             self._monitor.release()

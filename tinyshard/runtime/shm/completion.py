@@ -1,7 +1,8 @@
-"""How far the devices are with their calls: each notes what it has finished, and rings where the controller sleeps.
+"""The devices' progress with their calls: each notes its finished calls, and wakes the sleeping controller.
 
-The doorbell is a pipe and not a condition: a thread that has slept on a condition takes the mutex again before it goes
-on, and a device that was stopped with that mutex would keep the controller, where a pipe can be left at any time.
+The doorbell is a pipe and not a condition: a thread that has slept on a condition takes the mutex again before it
+continues, and a device that was stopped with that mutex would block the controller, while a wait for a pipe can be
+ended at any time.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.shm.monitor import give_core_away
 
-# the controller has no core of its own: its looks take turns with the devices of one, for which it waits
+# the controller shares its core with devices: its checks take turns with those for which it waits
 _LOOK_S = 5e-5
-# how long what a device has sent may be on its way to the thread that receives it
+# how long a device's message may take to the thread that receives it
 _RECEIVED_WITHIN_S = 1e-4
 _ACQUIRES_WITHIN_S = 1e-3
 # longer than a thread sleeps that no signal's handler interrupts
@@ -73,26 +74,26 @@ class Completions:
 
         Args:
             needs: by device, the number of a call.
-            is_received: whether all that the devices have sent has been received.
-            within_s: for how long to sleep.
+            is_received: whether all messages of the devices have been received.
+            within_s: how long to sleep.
 
         Returns:
-            What `read` gives; None if it takes longer, or if another thread waits.
+            The result of `read`; None if it takes longer, or if another thread waits.
         """
         if not _have(self._finished, needs):
             self._monitors[0].look_until(lambda: _have(self._finished, needs), _LOOK_S)
             if not _have(self._finished, needs) and not self._sleep(needs, within_s):
                 return None
-        finished = self.read()  # what a device sent before it finished a call is on its way
+        finished = self.read()  # messages that a device sent before it finished a call may not have arrived
         end_s = time.monotonic() + _RECEIVED_WITHIN_S
         while not is_received():
             if time.monotonic() > end_s:
                 return None
-            give_core_away()  # also gives the interpreter's lock to the thread that receives
+            give_core_away()  # also releases the interpreter's lock for the thread that receives
         return finished if _have(finished, needs) else None
 
     def read(self) -> list[int]:
-        """By device, the last call that it has finished; -1 for one that is stopped with its mutex in hand."""
+        """By device, the last call that it has finished; -1 for one that is stopped while it holds its mutex."""
         numbers: list[int] = self._finished.tolist()
         for device, monitor in enumerate(self._monitors):
             try:
@@ -116,12 +117,12 @@ class Completions:
                 os.close(end)
 
     def _sleep(self, needs: Mapping[int, int], within_s: float) -> bool:
-        """Sleep until all is finished, as a look says; False if that takes longer."""
+        """Sleep until a check shows that all calls are finished; False if that takes longer."""
         if self._waiting.locked():  # one thread at a time reads the bell
             return False
         end_s = time.monotonic() + within_s
         with self._waiting:
-            for device in reversed(needs):  # it was told last
+            for device in reversed(needs):  # the last one was notified last
                 while self._finished[device] < needs[device]:
                     left_s = end_s - time.monotonic()
                     if left_s <= 0 or self._rings < 0 or not self._asks_to_ring(device, needs[device]):

@@ -1,4 +1,4 @@
-"""The first part of the shared memory, of fixed layout: how far each device is, and the small messages of exchanges."""
+"""The first part of the shared memory, of fixed layout: each device's progress, and the small messages of exchanges."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import numpy as np
 from tinyshard.runtime.shm import monitor, system
 from tinyshard.runtime.shm.monitor import Monitor
 
-# operands up to this size travel in slots of this part, larger ones in blocks of the arena
+# operands up to this size are sent in slots of this part, larger ones in blocks of the arena
 EAGER_NBYTES = 1 << 15
-# of each device; an exchange uses the one that its number names
+# of each device; an exchange's number determines its slot
 EAGER_SLOTS = 4
 # the log of calls
 LOG_NBYTES = 8 << 20
 
-# how far a device is with its calls, guarded by a monitor of its own
+# a device's progress with its calls, guarded by its own monitor
 CALLS = np.dtype(
     [
-        ("announced", np.int64),  # up to where the log was written, as far as it has been told
+        ("announced", np.int64),  # the end of the log that was announced to it
         ("taken", np.int64),  # up to where it has read the log; both in bytes since the log began
         ("finished", np.int64),  # the number of the last call that it has finished
         ("awaited", np.int64),  # the call for whose end the controller sleeps, or 0
         ("padding", np.int64, 4),  # a cache line for each device
     ]
 )
-# what a device says in exchanges, guarded by their monitor; `shm.barrier` tells what the first three mean
+# a device's entry for exchanges, guarded by their monitor; `shm.barrier` explains the first three
 EXCHANGE = np.dtype(
     [
         ("arrived", np.int64),
         ("released", np.int64),
         ("left", np.int64),
-        ("maker", np.int64),  # the device that came last to the exchange that this one passed last
-        ("awaits_left", np.int64),  # 1 while it waits until others have left an exchange
+        ("maker", np.int64),  # the device that arrived last at the exchange that this one passed last
+        ("awaits_left", np.int64),  # 1 while it waits until other devices have left an exchange
         # where its operand is, or that it has none or no room for it; and a block: owner, slot, offset
         ("message", np.int64, 4),
     ]
@@ -95,13 +95,13 @@ class ControlBlock:
         self._count = count
 
     def call_monitor(self, device: int) -> Monitor:
-        """What guards the device's row of `calls`. It waits on the condition for the next record."""
+        """The monitor of the device's row of `calls`. It waits on the condition for the next record."""
         return Monitor(self._rows["call_monitors"][device])
 
     def holders_monitor(self, member: int) -> Monitor:
-        """What guards the table of the holders of the member's blocks."""
+        """The monitor of the table of the holders of the member's blocks."""
         return Monitor(self._rows["holders_monitors"][member], 0)
 
     def exchange_monitor(self) -> Monitor:
-        """What guards `exchanges`, with a condition for each device."""
+        """The monitor of `exchanges`, with a condition for each device."""
         return Monitor(self._rows["exchange_monitor"], self._count)

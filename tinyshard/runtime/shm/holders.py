@@ -1,18 +1,19 @@
 """Which members hold which blocks: tables in shared memory.
 
-The table of a region's blocks stands at its start: a byte for each block and member, set while that member uses the
+The table of a region's blocks is at its start: a byte for each block and member, set while that member uses the
 block. These bytes change in three ways:
 
-    add     by the owner, before it tells that member of the block
-    take    by a member that another holder hands the block to; that one drops it after an exchange with this one
+    add     by the owner, before it sends the block to that member
+    take    by a member that gets the block from another holder, which drops it after an exchange with this member
     drop    by a holder, with the region's monitor held; the region's owner needs no monitor for its own byte
 
-The owner holds the monitor when it looks for blocks without a holder. So it sees a holder of a block that one member
-hands to another: either the first has not dropped it yet, or what came before that is seen, too. Likewise what a holder
-did with a block comes before what the owner does with it afterwards, in whatever order a processor loads and stores.
+The owner holds the monitor when it searches for blocks without a holder. So it sees a holder of a block that one member
+hands to another: either the first has not dropped it yet, or the owner also sees the writes before the drop. In the
+same way a holder's accesses to a block come before the owner's later ones, in whatever order a processor loads and
+stores.
 
-A member that is stopped with the monitor held blocks no other: the owner finds no free block for the time being, and a
-member that drops one does so later.
+A member that is stopped with the monitor held does not block other members: the owner finds no free block for the time
+being, and a member that drops one does so later.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ACQUIRES_WITHIN_S = 1e-3
 
 
 class Block(NamedTuple):
-    """A place in the arena that a member holds, as it is sent to other members.
+    """A place in the arena that a member holds, in the form that is sent to other members.
 
     Attributes:
         owner: the member that hands it out.
@@ -46,7 +47,7 @@ class Block(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """Which block it is, wherever in it the values start."""
+        """The key of its block, regardless of the offset of the values."""
         return self.owner, self.slot
 
 
@@ -73,7 +74,7 @@ class Holders:
         self._to_drop: deque[Block] = deque()
 
     def add(self, slot: int, members: Iterable[int]) -> None:
-        """Give a block of the own region holders. They are sent the block afterwards."""
+        """Add holders to a block of the own region. The block is sent to them afterwards."""
         table, position = self._tables[self._member], slot * self._stride
         for member in members:
             table[position + member] = 1
@@ -81,11 +82,11 @@ class Holders:
     def take(self, block: Block) -> None:
         """Hold a block that another member holds, and does not drop before this returns."""
         for dropped in [other for other in self._to_drop if other.key == block.key]:
-            self._to_drop.remove(dropped)  # else that would end this hold, later
+            self._to_drop.remove(dropped)  # otherwise it would end this hold later
         self._tables[block.owner][block.slot * self._stride + self._member] = 1
 
     def drop(self, block: Block) -> None:
-        """Hold a block no more; one of another region as soon as its monitor can be had."""
+        """Stop holding a block; for another region, as soon as its monitor can be acquired."""
         if block.owner == self._member:
             self._tables[block.owner][block.slot * self._stride + self._member] = 0
         else:
@@ -93,7 +94,7 @@ class Holders:
             self.drop_waiting()
 
     def drop_waiting(self) -> None:
-        """Drop the blocks of which the monitor could not be had before."""
+        """Drop the blocks whose monitor could not be acquired before."""
         while self._to_drop:
             block = self._to_drop.popleft()
             monitor = self._monitors[block.owner]
@@ -104,11 +105,11 @@ class Holders:
             monitor.release()
 
     def own_slots(self, used: int) -> set[int]:
-        """Of the first `used` blocks of the own region, those that this member itself holds."""
+        """Those of the first `used` blocks of the own region that this member itself holds."""
         return set(np.flatnonzero(self._own[:used].view(np.uint8)[:, self._member]).tolist())
 
     def all_free(self, used: int) -> np.ndarray:
-        """bool[used]: which of the first blocks of the own region no member holds; all False if none is seen."""
+        """bool[used]: which of the first blocks of the own region no member holds; all False without the monitor."""
         monitor = self._monitors[self._member]
         try:
             if monitor.acquire(_ACQUIRES_WITHIN_S):

@@ -1,15 +1,15 @@
-"""The log of calls: the controller appends each record once, and every device reads those that are for it, in order.
+"""The log of calls: the controller appends each record once, and every device reads its records in order.
 
 The records are in one ring of bytes. Each begins with its size and a bit for each device that it is for; other devices
-skip it. The controller writes a record behind the last one and then announces to each of its devices, under the monitor
-of that device, the offset up to which the log is written. An interrupt before that leaves nothing; one between two
+skip it. The controller writes a record after the last one and then announces to each of its devices, under the monitor
+of that device, the offset up to which the log is written. An interrupt before that has no effect; one between two
 devices leaves the rest of them in `_untold`, for the next `announce`.
 
-To announce takes half a microsecond a device; to wake one that sleeps takes much longer, and is a separate step
+An announcement takes half a microsecond per device; waking a sleeping device takes much longer, and is a separate step
 (`ring`).
 
-A device that is stopped keeps the space from its oldest record on: after `LOG_NBYTES` of other devices' records, some
-30,000 calls, the log is full until it goes on or dies.
+A stopped device keeps the space from its oldest record on: after `LOG_NBYTES` of other devices' records, some
+30,000 calls, the log is full until the device continues or dies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 from tinyshard.runtime.shm.control_block import LOG_NBYTES, ControlBlock
 
-# a longer record would leave too little of the log for the others: it goes by the socket
+# a longer record would leave too little of the log for other records: it is sent by the socket
 LARGEST_RECORD_NBYTES = LOG_NBYTES // 8
-# how long the controller waits for a device's mutex: a device that has it does a few statements, or is stopped
+# how long the controller waits for a device's mutex: a device that holds it runs a few statements, or is stopped
 _ACQUIRES_WITHIN_S = 1e-3
-# for so long a device looks for the next record before it sleeps: a look takes the core from the controller, which has
-# none of its own
+# how long a device polls for the next record before it sleeps: polling takes the core from the controller, which
+# shares it
 _LOOK_S = 2e-4
 # size of a record, or that the rest of the ring is empty. The bits of the devices follow, and the record
 _SIZE = struct.Struct("<Q")
@@ -36,11 +36,11 @@ _NO_MORE = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Placement:
-    """Where records are to stand. To write them again changes nothing.
+    """The position of records in the ring. Writing them again is idempotent.
 
     Attributes:
-        pieces: where each piece of bytes begins in the ring, and the piece.
-        devices: that these records are for.
+        pieces: the start of each piece of bytes in the ring, and the piece.
+        devices: the devices that these records are for.
         end: where the next record begins, in bytes since the log began.
     """
 
@@ -61,17 +61,17 @@ class CallLog:
         self._end = 0
         self._free_upto = LOG_NBYTES
         self._there = set(range(count))
-        self._untold: set[int] = set()  # devices for which there are records of which they have not been told
-        self._unrung: set[int] = set()  # devices that have been told of records and may sleep
+        self._untold: set[int] = set()  # devices with records that have not been announced to them
+        self._unrung: set[int] = set()  # devices that got an announcement and may sleep
 
     def place(self, records: Sequence[tuple[Sequence[int], bytes]]) -> Placement | None:
-        """Where records would stand, each with the devices that it is for; None if there is no room for all now."""
+        """The position of records, each with its devices; None if there is not room for all now."""
         end = self._end
         pieces: list[tuple[int, bytes]] = []
         for devices, record in records:
             whole = _SIZE.pack(len(record)) + _bits(tuple(devices), self._bits_nbytes) + record
             position = end % LOG_NBYTES
-            if position + len(whole) > LOG_NBYTES:  # a record stands in one piece
+            if position + len(whole) > LOG_NBYTES:  # a record must be contiguous
                 pieces.append((position, _SIZE.pack(_NO_MORE)))
                 end += LOG_NBYTES - position
                 position = 0
@@ -82,8 +82,8 @@ class CallLog:
         return Placement(pieces, set().union(*[devices for devices, _ in records]), end)
 
     def _frees_upto(self, end: int) -> bool:
-        """See how far the devices have read; whether the log may be written up to `end`."""
-        # a device that nothing was for has not read on
+        """Check how far the devices have read; whether the log may be written up to `end`."""
+        # a device without new records has not read on
         self._untold |= {device for device in self._there if self._announced[device] < self._end}
         self.announce()
         self.ring()
@@ -108,7 +108,7 @@ class CallLog:
         return self.announce()
 
     def announce(self) -> bool:
-        """Announce the records to their devices; False if one is stopped while it holds its mutex: to be repeated.
+        """Announce the records to their devices; False if one is stopped while it holds its mutex: call it again.
 
         A device that is awake reads them at once; one that sleeps after `ring`.
         """
@@ -127,17 +127,17 @@ class CallLog:
 
     @property
     def has_unrung(self) -> bool:
-        """Whether a device that has been told of a record may sleep."""
+        """Whether a device that got an announcement may sleep."""
         return bool(self._unrung)
 
     def ring(self) -> None:
-        """Wake the devices that have been told of records since the last time."""
+        """Wake the devices that got an announcement since the last call."""
         for device in list(self._unrung):
             self._monitors[device].notify_all()
             self._unrung.discard(device)
 
     def drop(self, device: int) -> None:
-        """A device is gone: its records keep no room any more."""
+        """Note that a device is gone: its records do not take space any more."""
         for devices in (self._there, self._untold, self._unrung):
             devices.discard(device)
 
@@ -158,7 +158,7 @@ class LogReader:
         """Wait until there are records, for `within_s` at most, and take those that are for this device.
 
         Returns:
-            The records: none if the time is over, or if those that are there are for other devices.
+            The records: none after the time limit, or if the new ones are for other devices.
         """
         self._end_s = time.monotonic() + within_s
         taken: list[bytes] = self._monitor.wait_until(self._is_there, look_s=_LOOK_S, then=self._take)

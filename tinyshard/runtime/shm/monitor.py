@@ -1,14 +1,14 @@
-"""A monitor in shared memory: state that processes change one at a time, and waiting until it has changed.
+"""A monitor in shared memory: state that processes change one at a time, and waits for its changes.
 
-One POSIX mutex, shared by processes, and condition variables that belong to it. What the mutex guards may be read
-without it as a hint, which is then confirmed with it; so nothing depends on the order in which a processor stores.
+It is a POSIX mutex, shared by processes, with condition variables. The guarded state may be read without the mutex as
+a hint, which is then confirmed with it; so nothing depends on the order in which a processor stores.
 
-A process that is killed with the mutex in its hand does not keep it where the system has robust mutexes (Linux). One
-that is stopped with it (SIGSTOP) does: a process that must not wait for that gives `acquire` a time limit.
+A process that is killed while it holds the mutex releases it if the system has robust mutexes (Linux). One that is
+stopped (SIGSTOP) does not: a process that must not wait for that passes a time limit to `acquire`.
 
-macOS has no robust mutex: a process that waits for that of a killed one is ended with the pool. Its conditions keep the
-address of their mutex while a process sleeps, so of several processes, which map it at several addresses, one sleeps
-on a condition and the others look again every millisecond. Unmeasured: no Mac was at hand.
+macOS does not have robust mutexes: a process that waits for that of a killed one is ended with the pool. Its conditions
+keep the address of their mutex while a process sleeps, so of several processes, which map it at several addresses, one
+sleeps on a condition and the rest poll every millisecond. Unmeasured: no Mac was at hand.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import numpy as np
 
 from tinyshard.runtime.shm import system
 
-# for so long a waiting process only gives its core away between two looks: what it waits for is often about to come
+# how long a waiting process polls, and yields its core between two polls: the event is often about to happen
 LOOK_S = 1e-3
-# where others keep the core for longer than that, this process looks no more for so long: one that sleeps comes first
+# if other processes keep the core for longer than that, this one stops polling for so long: a sleeper runs first
 CROWDED_S = 1.0
-# how long one sleep on a condition lasts at most: an abort that was missed is seen then
+# the longest sleep on a condition: an abort that was missed is seen then
 SLICE_S = 0.1
 
-# on a condition of which the system makes no use, this process looks again so often
+# how often this process polls a condition that the system does not support
 _POLL_S = 1e-3
 
 _MUTEX_NBYTES = _CONDITION_NBYTES = 128  # a mutex has 40 to 64 bytes, a condition 48
@@ -39,7 +39,7 @@ _SHARED = 1  # PTHREAD_PROCESS_SHARED, everywhere
 _ERRORCHECK = 1 if system.IS_MAC else 2
 _MONOTONIC = time.CLOCK_MONOTONIC
 _library = ctypes.CDLL(None)
-_quick = ctypes.PyDLL(None)  # for what returns at once: nothing is gained by giving the interpreter's lock away
+_quick = ctypes.PyDLL(None)  # for functions that return at once, which need not release the interpreter's lock
 give_core_away = _library.sched_yield
 # takes a deadline on the monotonic clock: the GNU library has it
 _HAS_CLOCK_LOCK = hasattr(_library, "pthread_mutex_clocklock")
@@ -55,7 +55,7 @@ def _timespec(seconds: float) -> _Timespec:
 
 
 def nbytes(conditions: int) -> int:
-    """Size of a monitor with so many conditions."""
+    """Size of a monitor with this number of conditions."""
     return _MUTEX_NBYTES + conditions * _CONDITION_NBYTES
 
 
@@ -64,7 +64,7 @@ class Monitor:
 
     Args:
         memory: uint8[nbytes(conditions)], shared.
-        conditions: how many there are.
+        conditions: their number.
         is_new: no process has used this memory yet: initialise it.
     """
 
@@ -105,7 +105,7 @@ class Monitor:
         self.release()
 
     def acquire(self, within_s: float = float("inf")) -> bool:
-        """Take the mutex; False if it cannot be had in time."""
+        """Take the mutex; False if it cannot be acquired in time."""
         code = _quick.pthread_mutex_trylock(self._mutex)
         if code == 0:
             return True
@@ -136,7 +136,7 @@ class Monitor:
             _quick.pthread_cond_broadcast(self._conditions[condition])
 
     def sleep(self, condition: int = 0) -> None:
-        """With the mutex held: give it back until `notify_all`, or for `SLICE_S`; then have it again."""
+        """With the mutex held: release it until `notify_all`, or for `SLICE_S`; then acquire it again."""
         where = self._conditions[condition]
         if _HAS_RELATIVE_WAIT:
             code = _library.pthread_cond_timedwait_relative_np(where, self._mutex, ctypes.byref(self._slice))
@@ -152,17 +152,17 @@ class Monitor:
         self, is_true: Callable[[], bool], condition: int = 0, *, check: Callable[[], object] = lambda: None,
         look_s: float = LOOK_S, then: Callable[[], Any] = lambda: None,
     ) -> Any:  # fmt: skip
-        """Wait until `is_true()`, as the state is with the mutex held; it is not held before and after.
+        """Wait until `is_true()` with the mutex held; it is not held before and after.
 
         Args:
-            is_true: asked without the mutex too, as a hint.
-            condition: what makes it true notifies on it.
-            check: called between two sleeps; it may raise, and ends the waiting so.
-            look_s: for how long it is looked before the first sleep.
-            then: what is done once it is true, with the mutex held.
+            is_true: called without the mutex too, as a hint.
+            condition: is notified when it becomes true.
+            check: called between two sleeps; an error of it ends the wait.
+            look_s: how long to poll before the first sleep.
+            then: called once it is true, with the mutex held.
 
         Returns:
-            What `then` returns.
+            The result of `then`.
         """
         if not is_true():
             self.look_until(is_true, look_s)
@@ -173,7 +173,7 @@ class Monitor:
             return then()
 
     def look_until(self, is_true: Callable[[], bool], look_s: float) -> None:
-        """Give the core away for a moment, again and again, until `is_true()`, or others keep the core for long."""
+        """Yield the core repeatedly until `is_true()`, or until other processes keep the core for long."""
         began_s = now_s = time.monotonic()
         while now_s - began_s < look_s and now_s > self._crowded_until_s:
             give_core_away()

@@ -1,7 +1,7 @@
-"""Whether memory can be shared here; tried out, where no test has shown it: two processes meet in it, as workers will.
+"""Whether memory can be shared here; tried on untested systems: two processes exchange data in it, as workers will.
 
-On Linux with x86-64, where every test was seen to pass, nothing is tried and no time is lost. Elsewhere the first start
-of devices takes two starts of Python longer (0.5 s on two cores), for processes of their own can hang without harm.
+On Linux with x86-64, where all tests have passed, nothing is tried and no time is lost. Elsewhere the first start
+of devices takes two starts of Python longer (0.5 s on two cores), since separate processes can hang without harm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tinyshard.runtime.shm.segment import Mapping
 _START_WITHIN_S = 30.0
 # from the moment when both processes are up
 _EXCHANGE_WITHIN_S = 1.0
-# the modules of this folder alone: the package loads torch, which takes seconds
+# only the modules of this folder: the package loads torch, which takes seconds
 _START = """
 import sys, types
 package = types.ModuleType("tinyshard")
@@ -36,7 +36,7 @@ probe.meet(int(sys.argv[2]), int(sys.argv[3]))
 def why_not(count: int) -> str:
     """Why `count` workers cannot share memory here; empty if they can.
 
-    Communication: none; two processes are started for a moment where it should be tried.
+    Communication: none; two processes are started for a moment if it must be tried.
     """
     if not segment.is_possible(count):
         return "the system grants no file that all of them can map: address space, or room for a file, is limited"
@@ -45,7 +45,7 @@ def why_not(count: int) -> str:
 
 @functools.cache
 def _failure() -> str:
-    """What went wrong when two processes met; empty if nothing did."""
+    """The error when two processes exchanged data; empty if there was none."""
     fd = segment.create(1)
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -74,7 +74,7 @@ def _failure() -> str:
 
 
 def meet(fd: int, member: int) -> None:
-    """One of the two processes: say that it is up, then something in the memory, and wait for the other to do so.
+    """One of the two processes: report that it is up, then write to the memory, and wait for its peer's write.
 
     Args:
         fd: of a memory for one device.

@@ -1,8 +1,8 @@
-"""The blocks of a member's own region: which are given out, which wait for their next use, which have pages.
+"""The blocks of a member's own region: which are in use, which are free, and which have pages.
 
-The first touch of a fresh page costs more than most maths, a recycled one nothing. So a block keeps its size, and is
-given again once no member holds it; of those that wait, the pages of some are kept. Only where there is no room for a
-new block, as after hours with values of many sizes, are waiting blocks joined and cut again.
+The first touch of a fresh page costs more than most ops, a recycled one nothing. So a block keeps its size, and is
+reused once no member holds it; the pages of some free blocks are kept. Only if there is no room for a
+new block, as after hours with values of many sizes, free blocks are joined and cut again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tinyshard.runtime.shm import system
 from tinyshard.runtime.shm.holders import SLOTS, Block, Holders
 from tinyshard.runtime.shm.segment import Mapping
 
-# a member that has taken so many new pages asks, before it takes more, whether there are so many
+# a member that has taken this many new pages checks, before it takes more, whether that many are free
 ASKED_NBYTES = 1 << 26
 
 
 def rounded(nbytes: int) -> int:
-    """Sizes in steps of an eighth, so that blocks find a next use: 1000 pages take 1024."""
+    """Sizes in steps of an eighth, so that blocks can be reused: 1000 pages take 1024."""
     pages = max(1, -(-nbytes // system.PAGE_NBYTES))
     step = 1 << max(0, pages.bit_length() - 4)
     return -(-pages // step) * step * system.PAGE_NBYTES
@@ -32,8 +32,8 @@ class Region:
     Args:
         start: offset of its first block, a multiple of the page size.
         end: where it ends.
-        most_kept_nbytes: of pages of blocks that wait for their next use.
-        most_kept_idle_nbytes: likewise, when nothing has been made for a while.
+        most_kept_nbytes: the most bytes of pages that free blocks keep.
+        most_kept_idle_nbytes: likewise, after an idle time.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Region:
         self._offsets: list[int] = []  # by slot
         self._sizes: list[int] = []
         self._given = np.zeros(SLOTS, bool)
-        self._waiting: dict[int, dict[int, None]] = {}  # by size, the last one to be given next
+        self._waiting: dict[int, dict[int, None]] = {}  # free blocks by size; the last one is reused next
         self._unasked_nbytes = 0
-        self._kept_nbytes = 0  # of waiting blocks whose pages are there
+        self._kept_nbytes = 0  # of free blocks that have pages
         self._without_pages: set[int] = set()
         self._unused: list[int] = []  # slots whose addresses belong to another block now
 
     @property
     def used(self) -> int:
-        """How many slots there are, those that no block uses now too."""
+        """The number of slots, including unused ones."""
         return len(self._offsets)
 
     def place(self, slot: int) -> tuple[int, int]:
@@ -72,11 +72,11 @@ class Region:
         return self._offsets[slot], self._sizes[slot]
 
     def has_waiting(self, size: int) -> bool:
-        """Whether a block of this size waits for its next use."""
+        """Whether there is a free block of this size."""
         return bool(self._waiting.get(size))
 
     def give(self, size: int, holders: Iterable[int]) -> Block:
-        """A block: one that waits, or else a new one. Wherever Ctrl-C strikes, a block that is not given still waits.
+        """A block: a free one, or else a new one. If Ctrl-C interrupts this, the block stays free.
 
         Args:
             size: as `rounded` has it.
@@ -101,7 +101,7 @@ class Region:
         return Block(self._member, slot, self._offsets[slot])
 
     def _check_room(self, size: int) -> None:
-        """Raises if the machine has no room for new pages beside those that are taken without asking."""
+        """Raise if the machine has no room for new pages in addition to those that are taken without a check."""
         if self._unasked_nbytes + size >= ASKED_NBYTES:
             if size + ASKED_NBYTES > self._available_nbytes():
                 self._give_back(0)
@@ -113,7 +113,7 @@ class Region:
             self._unasked_nbytes += size
 
     def _available_nbytes(self) -> float:
-        """How much the machine can still give, and the folder in which the file is."""
+        """The free memory of the machine and of the folder in which the file is."""
         found = system.available_nbytes(), self._mapping.room_nbytes()
         return min((nbytes for nbytes in found if nbytes is not None), default=float("inf"))
 
@@ -126,7 +126,7 @@ class Region:
         return self._slot(self._start - size, size)
 
     def _has_room(self, size: int) -> bool:
-        """Whether there are a slot, and addresses that belong to no block."""
+        """Whether there are a slot, and addresses without a block."""
         return self._start + size <= self._end and bool(self._unused or self.used < SLOTS)
 
     def _slot(self, offset: int, size: int) -> int:
@@ -136,9 +136,9 @@ class Region:
         return slot
 
     def _join(self) -> None:
-        """Make one block of waiting ones that are side by side, and of the last ones addresses that belong to none.
+        """Join adjacent free blocks into one, and return the addresses of the last ones to the unused part.
 
-        Ctrl-C within leaves addresses unused, and gives none of them twice: a slot is let go before they are used.
+        Ctrl-C inside leaves addresses unused, but none is given out twice: a slot is released before they are used.
         """
         runs: dict[int, list[int]] = {}  # by where they end
         for offset, slot in sorted((self._offsets[slot], slot) for slots in self._waiting.values() for slot in slots):
@@ -157,7 +157,7 @@ class Region:
         self._waiting = {nbytes: slots for nbytes, slots in self._waiting.items() if slots}
 
     def _cut(self, size: int) -> int:
-        """The end of a waiting block, or all of it if no slot is left."""
+        """The end of a free block, or all of it if no slot is left."""
         large = min((nbytes for nbytes in self._waiting if nbytes >= size), default=0)
         if not large:
             blocks = self.used - len(self._unused)
@@ -170,7 +170,7 @@ class Region:
         return slot
 
     def _take_out(self, slot: int) -> int:
-        """Let a block wait no more, without pages; returns its size. After Ctrl-C here `collect` finds the block."""
+        """Remove a free block, without pages; returns its size. After Ctrl-C here `collect` finds the block."""
         size = self._sizes[slot]
         self._given[slot] = True
         self._waiting[size].pop(slot)
@@ -188,7 +188,7 @@ class Region:
         self._given[slot] = False
 
     def collect(self) -> None:
-        """Find all blocks that no member holds any more; give back pages where there are too many of them."""
+        """Find all blocks that no member holds any more; return pages if there are too many of them."""
         idle = self._given[: self.used] & self._holders.all_free(self.used)
         for slot in np.flatnonzero(idle).tolist():
             self._waiting.setdefault(self._sizes[slot], {})[slot] = None
@@ -197,7 +197,7 @@ class Region:
         self._give_back(self._most_kept_nbytes)
 
     def trim(self) -> None:
-        """Give back the pages of all blocks that wait but a few."""
+        """Return the pages of all free blocks except a few."""
         self._give_back(self._most_kept_idle_nbytes)
 
     def _give_back(self, most_kept_nbytes: int) -> None:

@@ -1,9 +1,9 @@
-"""The file that the controller and all workers of one host share: making it, and mapping it in one process.
+"""The file that the controller and all workers of one host share: how it is made, and mapped in one process.
 
-It has no name, and is far larger than it will ever be filled, for pages that no process touches cost nothing.
+It has no name, and is far larger than it will ever be filled, since pages that no process touches cost nothing.
 
-What is mapped can be replaced where it is, so tensors that lie there stay. A part that becomes private keeps its values
-and is copied by the system: from then on no other process sees what is written there, nor writes there, and a forked
+A mapping can be replaced in place, so its tensors stay valid. A part that becomes private keeps its values
+and is copied by the system: from then on other processes neither see writes there nor write there, and a forked
 child gets a copy as of all other memory.
 """
 
@@ -96,16 +96,16 @@ class Mapping:
         self.bytes = np.frombuffer(memory, np.uint8)
 
     def make_private(self, offset: int, nbytes: int, *, is_copied: bool = True) -> None:
-        """Make a part of it, whole pages, this process's own, with the values that it has.
+        """Make a part of it, whole pages, private to this process, with its values.
 
         Args:
-            is_copied: at once. Otherwise page by page when it is written to; then no process may write to the file.
+            is_copied: copy at once. Otherwise page by page at the first write; then no process may write to the file.
 
         Raises:
             OSError: the system refuses.
         """
         if self.fd >= 0 and offset not in self._own:
-            self._own[offset] = nbytes  # first: Ctrl-C may strike between the two
+            self._own[offset] = nbytes  # first: Ctrl-C may occur between the two
             try:
                 self._place(offset, nbytes, mmap.MAP_PRIVATE, self.fd)
             except OSError:
@@ -116,22 +116,22 @@ class Mapping:
                 self.bytes[offset : offset + nbytes : system.PAGE_NBYTES] |= np.uint8(0)
 
     def share_again(self, offset: int) -> None:
-        """Undo `make_private`, if it was done: what stands in the file is seen here again."""
+        """Undo `make_private`, if it was done: this process maps the file's values again."""
         nbytes = self._own.get(offset)
         if nbytes is not None and self.fd >= 0:
             self._place(offset, nbytes, mmap.MAP_SHARED, self.fd)
             del self._own[offset]
 
     def give_back(self, offset: int, nbytes: int) -> bool:
-        """Let the system have whole pages of the file, which are zeros afterwards; False if it cannot: they stay."""
+        """Return whole pages of the file to the system, which are zeros afterwards; False if it cannot: they stay."""
         return system.give_back(self._pages, offset, nbytes)
 
     def room_nbytes(self) -> int | None:
-        """How much room there is where the file is; None if that is limited by the machine's memory alone."""
+        """The free space where the file is; None if only the machine's memory limits it."""
         return system.room_nbytes(self.fd)
 
     def leave(self) -> None:
-        """Let go of the file: the private parts stay, all else is zeros from now on.
+        """Unmap the file: the private parts stay, everything else is zeros from now on.
 
         Raises:
             OSError: the system refuses, and what is left of the file stays mapped.
@@ -148,7 +148,7 @@ class Mapping:
             self.close()
 
     def close(self) -> None:
-        """Close the descriptor; what is mapped stays as it is."""
+        """Close the descriptor; the mapping stays."""
         fd, self.fd = self.fd, -1  # first, as `forks.Shared` says
         if fd >= 0:
             os.close(fd)

@@ -1,9 +1,9 @@
-"""What differs between systems, for memory that processes share: files, pages, flags of `mmap`, and how much is left.
+"""Differences between operating systems for shared memory: files, pages, flags of `mmap`, and free memory.
 
 Linux on x86-64 is measured; on aarch64 part of the tests ran under an emulator. The lines for macOS follow its headers
-and manuals and are unmeasured: no Mac was at hand. So the pool tries them out before it trusts them (`shm.probe`).
+and manuals and are unmeasured: no Mac was at hand. So the pool tries them first (`shm.probe`).
 
-The system gives a shared page when it is first written, and kills a process when it has none left. So a member asks
+The system allocates a shared page at its first write, and kills a process if there is none left. So a member checks
 before it takes many.
 """
 
@@ -26,12 +26,12 @@ HAS_MEMORY_FILES = hasattr(os, "memfd_create")
 # Python names only some of them. PowerPC has a value of its own
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x40 if IS_MAC or platform.machine().startswith("ppc") else 0x4000
-# copies the pages of a private mapping ahead of their use, and says so if it cannot: since Linux 5.14
+# copies the pages of a private mapping ahead of their use, and reports if it cannot: since Linux 5.14
 MADV_POPULATE_WRITE: int | None = 23 if sys.platform == "linux" else None
-# gives pages of a file back; None: pages that were touched are kept. So it is on macOS
+# returns pages of a file; None: touched pages are kept, as on macOS
 MADV_REMOVE: int | None = getattr(mmap, "MADV_REMOVE", None)
 
-# a folder with less room than that is left alone
+# a folder with less free space is not used
 _LEAST_ROOM_NBYTES = 1 << 30
 _SHARED_FOLDER = Path("/dev/shm")
 _MACHINE = Path("/proc/meminfo")
@@ -42,7 +42,7 @@ _FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_byte
 
 
 def is_measured() -> bool:
-    """Whether this is a system on which every test of the shared memory was seen to pass."""
+    """Whether this is a system on which all tests of the shared memory have passed."""
     return sys.platform == "linux" and platform.machine() == "x86_64" and HAS_MEMORY_FILES
 
 
@@ -69,13 +69,13 @@ def _folder_with_room() -> str:
 
 
 def room_nbytes(fd: int) -> int | None:
-    """How much room a file's folder has; a process that touches more pages is killed. None: as much as memory."""
+    """The free space of a file's folder; a process that touches more pages is killed. None: limited only by memory."""
     found = os.fstatvfs(fd)
     return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
 def give_back(pages: mmap.mmap, offset: int, nbytes: int) -> bool:
-    """Let the system have a file's pages, which are zeros afterwards; False if it cannot, and they stay."""
+    """Return a file's pages to the system, which are zeros afterwards; False if it cannot, and they stay."""
     return _has_advised(pages, MADV_REMOVE, offset, nbytes)  # some file systems know no holes
 
 
@@ -94,7 +94,7 @@ def _has_advised(pages: mmap.mmap, advice: int | None, offset: int, nbytes: int)
 
 
 def available_nbytes() -> int | None:
-    """How much can still be taken; None if the system does not tell."""
+    """The free memory; None if the system does not report it."""
     found = []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = _MACHINE.read_text().splitlines()
@@ -103,13 +103,13 @@ def available_nbytes() -> int | None:
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max", no limit
             left = int((folder / limit).read_text()) - int((folder / used).read_text())
             counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            # cached files give way; those of the groups within count as total_ in version 1
+            # cached files can be dropped; those of nested groups count as total_ in version 1
             found.append(left + int(counts.get("total_inactive_file", counts.get("inactive_file", 0))))
     return min(found, default=None)
 
 
 def limit_nbytes() -> int:
-    """How much memory there is for this process at all: the machine's, or that of the group that limits it."""
+    """The total memory for this process: the machine's, or that of the group that limits it."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for folder, limit, _ in _groups():
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max", no limit

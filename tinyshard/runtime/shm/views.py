@@ -17,7 +17,7 @@ _NUMPY = {
 
 
 class Views:
-    """Views of one memory; what they take once, the whole in each dtype, is kept.
+    """Views of one memory; the view of the whole in each dtype is cached.
 
     Args:
         memory: uint8[n].
@@ -30,14 +30,14 @@ class Views:
         self._arrays: dict[torch.dtype, np.ndarray] = {}
 
     def tensor(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Values in row-major order at an offset in bytes, for as long as a member is known to hold the block."""
+        """Values in row-major order at an offset in bytes, valid while a member holds the block."""
         whole = self._tensors.get(dtype)
         if whole is None:
             whole = self._tensors[dtype] = self._tensor.view(dtype)
         return whole.as_strided(shape, _row_major(shape), offset // dtype.itemsize)
 
     def array(self, offset: int, size: int, dtype: torch.dtype) -> np.ndarray:
-        """So many values at an offset in bytes; as unsigned integers where NumPy has no such dtype, as bfloat16."""
+        """This many values at an offset in bytes; as unsigned integers if NumPy lacks the dtype, as bfloat16."""
         whole = self._arrays.get(dtype)
         if whole is None:
             same = _NUMPY[dtype] if dtype in _NUMPY else np.dtype(f"u{dtype.itemsize}")

@@ -1,11 +1,11 @@
-"""The control thread of a device, and what it shares with the loop: how far the loop is, and which calls it skips.
+"""The control thread of a device, and its shared state with the loop: the loop's progress, and the calls to skip.
 
-The loop reads calls in order, and may compute for long or wait in a collective. What must not wait for the loop comes
-by a second socket, the control line:
+The loop reads calls in order, and may compute for long or wait in a collective. Messages that must not wait for the
+loop use a second socket, the control line:
 
     controller sends               device
     ("freeze", upto)               starts no further call, and answers ("frozen", the last call that it started, upto)
-    ("cancel", upto, skip, by)     goes on: calls up to `upto` are cancelled, and those in `skip` are not started
+    ("cancel", upto, skip, by)     resumes: calls up to `upto` are cancelled, and those in `skip` are not started
     ("look",)                      answers ("seen", calls finished, the collective it waits in, processor time in s)
     ("lost", device, how)          another device is lost: every collective fails from now on
     end of the stream              the controller has ended: the process ends at once
@@ -38,12 +38,12 @@ def _seen(moment: Moment, request: Request, device: int) -> Current:
 
 
 class CallControl:
-    """Which calls may start, and how far the loop is. The loop's thread makes it.
+    """Which calls may start, and the loop's progress. The loop's thread makes it.
 
     Attributes:
         done: the last call that the loop has finished.
         started: the last call that it has started.
-        current: while the loop is in a collective, which exchange it is, and the collective; else None.
+        current: while the loop is in a collective, the exchange and the collective; else None.
         cancelled_upto: calls up to this one are cancelled: in their collectives the device sends zeros.
         lost: the failure of a lost device, if there is one.
         processor_s: returns the processor time that the loop has used.
@@ -92,7 +92,7 @@ class CallControl:
     # ---- the control thread -------------------------------------------------------------------------------------
 
     def freeze(self) -> int:
-        """Let no further call start. Returns the number of the last call that has started."""
+        """Block all further calls. Returns the number of the last call that has started."""
         with self._changed:
             self._is_frozen = True
             return self.started
@@ -113,7 +113,7 @@ class CallControl:
 
 
 def _own_clock() -> Callable[[], float]:
-    """A function that returns the calling thread's processor time, or the process's where the system has no such clock.
+    """A function that returns the calling thread's processor time, or the process's if the system lacks that clock.
 
     (gloo's thread polls a hundred times a second, which takes one or two hundredths of a slow processor.)
     """

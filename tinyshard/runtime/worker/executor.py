@@ -39,9 +39,9 @@ class ReadyStep:
         perform: runs it, from `Communicator.ready`; None without a communicator.
         results: numbers of the results.
         dead: values that no later step uses.
-        flow: of control flow, starts it on the values of the program.
-        bodies: of control flow, the programs that it runs.
-        makes_nbytes: the size of its results, as far as it is known and they are no views.
+        flow: for control flow, starts it on the values of the program.
+        bodies: for control flow, the programs that it runs.
+        makes_nbytes: the size of its results, as far as it is known, without views.
         line: the user's line that called the op; None where that is the line of the call.
     """
 
@@ -71,8 +71,8 @@ class ReadyProgram:
     Attributes:
         program: the program as it was sent.
         steps: its steps.
-        size: how many values it has.
-        may_print: whether it has an op that may print: torch's own ops print nothing.
+        size: the number of its values.
+        may_print: whether it has an op that may print: torch's own ops do not print.
     """
 
     program: Program
@@ -161,7 +161,7 @@ def _ready_step(
             literal = (step.args[0].values.to(place),)
             return ReadyStep(lambda values: literal, step, None, -1, None, step.results, dead)
         call = _caller(step, program.metas, place, is_shortened=communicator is not None)
-    except Exception as error:  # as of an op that is not there: an error of each call of the program
+    except Exception as error:  # as for a missing op: an error of each call of the program
         call = functools.partial(_raise, error)
     return ReadyStep(call, step, None, -1, None, step.results, dead, makes_nbytes=_made_nbytes(step, program))
 
@@ -176,7 +176,7 @@ def _nbytes(meta: ShapedType | None) -> int:
 
 
 def is_view(step: Eqn) -> bool:
-    """Whether the result of a step takes no memory of its own, but that of its first operand."""
+    """Whether the result of a step shares the memory of its first operand."""
     if step.op in VIEWS:
         return True
     return step.is_torch_op and has_op(step.op) and bool(find_op(step.op).is_view)

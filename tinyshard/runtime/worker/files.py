@@ -1,4 +1,4 @@
-"""Steps in which a device handles blocks of its own: it writes them to a file, reads one from files, or picks the one
+"""Steps in which a device handles its own blocks: it writes them to a file, reads one from files, or selects the value
 that it holds.
 
 They are steps of the small programs that `arrays.files` and `arrays.from_parts` make; no function is traced to them.
@@ -19,21 +19,21 @@ from tinyshard.core.errors import FileError
 from tinyshard.core.safetensors import Head, Stored
 from tinyshard.runtime import wire
 
-# each such piece of a block has a checksum, so that a device which reads a part of the block can check that part;
-# another size is another format of the manifest
+# each piece of this size of a block has a checksum, so that a device which reads a part of the block can check that
+# part; another size is another format of the manifest
 PIECE_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a device reads of one stored block.
+    """The part of a stored block that a device reads.
 
     Attributes:
         path: the file.
         stored: where the block is in it, and its shape there.
-        checksums: of each piece of it; None where the file has none.
-        cut: which slices of the block.
-        place: where they lie in the device's own block.
+        checksums: of each piece of it; None if the file does not have them.
+        cut: the slices of the stored block.
+        place: their position in the device's own block.
     """
 
     path: str
@@ -47,12 +47,12 @@ class Part:
 
 
 def count_pieces(stored: Stored) -> int:
-    """How many checksums a block has."""
+    """The number of checksums of a block."""
     return -(-(stored.stop - stored.start) // PIECE_NBYTES)
 
 
 def write_file(path: str, head: Head, blocks: Sequence[torch.Tensor], place: torch.device | None) -> torch.Tensor:
-    """Write a file of blocks, and bring it to the disk.
+    """Write a file of blocks, and flush it to disk.
 
     Args:
         path: a new file.
@@ -64,7 +64,7 @@ def write_file(path: str, head: Head, blocks: Sequence[torch.Tensor], place: tor
         The checksums of all pieces of all blocks: int64[pieces].
 
     Raises:
-        FileError: the system did not let it.
+        FileError: the operating system refused.
     """
     checksums = []
     try:
@@ -90,7 +90,7 @@ def write_file(path: str, head: Head, blocks: Sequence[torch.Tensor], place: tor
 def read_block(
     name: str, parts: Sequence[Part], shape: Sequence[int], dtype: torch.dtype, place: torch.device | None
 ) -> torch.Tensor:
-    """A device's block, from the files that hold parts of it. It reads the pieces in which those parts lie.
+    """A device's block, from the files that hold parts of it. It reads the pieces that contain these parts.
 
     Args:
         name: the tensor's, for errors.
@@ -111,16 +111,16 @@ def read_block(
 
 
 def _mapped(name: str, part: Part) -> torch.Tensor:
-    """A stored block in mapped memory, of which the part that is wanted is checked."""
+    """A stored block in mapped memory, with its requested part checked."""
     stored = part.stored
     if stored.stop == stored.start:
         return torch.empty(stored.shape, dtype=stored.dtype)
     try:
         with open(part.path, "rb") as file:
             nbytes = os.fstat(file.fileno()).st_size
-            if nbytes < stored.stop:  # to read mapped memory beyond the end would kill the process
+            if nbytes < stored.stop:  # reading mapped memory beyond the end would kill the process
                 raise _damaged(name, part, f"it has {nbytes} bytes, and the block ends at {stored.stop}")
-            # copy on write, of which nothing is written: torch takes no memory that may only be read
+            # copy on write, without writes: torch does not accept read-only memory
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except FileError:
         raise
@@ -151,13 +151,13 @@ def _damaged(name: str, part: Part, how: str) -> FileError:
 
 
 def _pieces(part: Part) -> list[int]:
-    """The numbers of the pieces in which the part is."""
+    """The numbers of the pieces that contain the part."""
     spans = _spans(part.cut, part.stored.shape, part.stored.dtype.itemsize)
     return sorted({n for start, stop in spans for n in range(start // PIECE_NBYTES, -(-stop // PIECE_NBYTES))})
 
 
 def _spans(cut: Sequence[slice], shape: Sequence[int], itemsize: int) -> Iterator[tuple[int, int]]:
-    """The ranges of bytes in which a part is; what is between two that are near counts too.
+    """The ranges of bytes that contain a part; two near ones are joined.
 
     Example:
         >>> list(_spans((slice(1, 3), slice(None)), (4, 8), 4))
@@ -177,7 +177,7 @@ def _spans(cut: Sequence[slice], shape: Sequence[int], itemsize: int) -> Iterato
 
 
 def held(blocks: Sequence[torch.Tensor | None], place: torch.device | None) -> torch.Tensor:
-    """The one of several values of which this device holds a block."""
+    """The one of several values that has a block on this device."""
     return next(block for block in blocks if block is not None)
 
 

@@ -1,4 +1,4 @@
-"""Control flow on one device: a step that runs programs of its own, in rounds.
+"""Control flow on one device: a step that runs programs in rounds.
 
     while (round := flow.next(failed)) is not None:
         program, values = round
@@ -6,7 +6,7 @@
         flow.take(values, failed)
     flow.results()
 
-A device that has failed goes on with the rounds whose collectives other devices wait in, without values.
+A device that has failed still runs the rounds in whose collectives other devices wait, without values.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Body(Protocol):
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """The number of its values."""
 
 
 Round = tuple[Any, list[Any]]  # a body, and its values
 
 
 def _values(body: Body, inputs: Sequence[Any] = ()) -> list[Any]:
-    """Those of a body before it runs: its inputs come first; none if the device has failed."""
+    """The values of a body before it runs: its inputs come first; none if the device has failed."""
     return [*inputs, *[None] * (body.size - len(inputs))]
 
 
@@ -51,10 +51,10 @@ class Flow(Protocol):
         """Make them."""
 
     def next(self, failed: bool) -> Round | None:
-        """The program to run now, and its values; None at the end. It raises before it has gone on."""
+        """The program to run now, and its values; None at the end. If it raises, its state is unchanged."""
 
     def take(self, values: list[Any], failed: bool) -> None:
-        """What the round has made."""
+        """Take the results of the round."""
 
     def results(self) -> Sequence[Any]:
         """The results of the step."""
@@ -93,7 +93,7 @@ class Scan:
 
     @staticmethod
     def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
-        """What rounds add to."""
+        """The stacks that rounds write to."""
         return results[len(step.args[0]) :]
 
     def begin(self) -> Sequence[torch.Tensor]:
@@ -145,7 +145,7 @@ class _WithoutStacks:
 class While(_WithoutStacks):
     """A body, as long as a test of its carry is true. The arguments are those of `Scan`; the bodies are test and body.
 
-    Where devices exchange data inside, they agree on the outcome of the test; one that has failed ends the loop so.
+    If devices exchange data inside, they agree on the outcome of the test; so a failed device ends the loop on all.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class While(_WithoutStacks):
         self._carry, self._of_test, self._of_body = ([values[x.number] for x in part] for part in step.args)
         self._test, self._body = bodies
         self._together = step.communicates
-        self._goes_on: bool | None = None  # None: to be asked
+        self._goes_on: bool | None = None  # None: the test must run
 
     def next(self, failed: bool) -> Round | None:
         """The test; the body, if it was true."""
@@ -187,7 +187,7 @@ class While(_WithoutStacks):
 
 
 class Branches(_WithoutStacks):
-    """The body of a number. The arguments are those of `Scan`; the bodies are the branches."""
+    """The branch with a given number. The arguments are those of `Scan`; the bodies are the branches."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Branches(_WithoutStacks):
         self._results: Sequence[Any] | None = None
 
     def next(self, failed: bool) -> Round | None:
-        """The branch, once. Where devices exchange data inside, they have agreed on the number."""
+        """The branch, once. If devices exchange data inside, they have agreed on the number."""
         if self._results is not None or (failed and not self._together):
             return None
         body = self._bodies[int(self._index)]
@@ -218,7 +218,7 @@ class Branches(_WithoutStacks):
         self._results = [values[number] for number in self._bodies[int(self._index)].program.outputs]
 
     def results(self) -> Sequence[Any]:
-        """Those of the branch."""
+        """Take the results of the branch."""
         return self._results or ()
 
 

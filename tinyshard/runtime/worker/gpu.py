@@ -1,6 +1,6 @@
-"""What is done otherwise on a GPU.
+"""Differences on a GPU.
 
-A trace is made of tensors on the CPU, for which torch has ops that it does not have for GPUs: GPUs call the kernels
+A trace uses tensors on the CPU, for which torch has ops that it does not have for GPUs: GPUs call the kernels
 here in their place.
 """
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 
 def is_broken(gpu: torch.device) -> bool:
-    """Whether this process computes nothing on the GPU any more: CUDA raises its first error at every later call.
+    """Whether this process cannot use the GPU any more: CUDA raises its first error at every later call.
 
-    It blocks until the GPU has finished what it was given.
+    It blocks until the GPU has finished its queued work.
     """
     try:
         torch.cuda.synchronize(gpu)
@@ -27,7 +27,7 @@ def is_broken(gpu: torch.device) -> bool:
 
 
 def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float) -> Tensor:
-    """Of attention: query @ key.T * scale, -inf where nothing should be attended to."""
+    """The scores of attention: query @ key.T * scale, -inf for masked positions."""
     scores = query @ key.mT * scale
     if mask is not None:
         scores = scores + mask
@@ -38,7 +38,7 @@ def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, sc
 
 
 def _widened(*xs: Tensor) -> list[Tensor]:
-    """In float32, if they are of 16 bits: torch's op computes in that."""
+    """Tensors in float32, if they have 16 bits: torch's op computes in float32."""
     return [x if x.dtype == torch.float64 else x.float() for x in xs]
 
 
@@ -63,7 +63,7 @@ def attention(
     q, k, v = _widened(query, key.repeat_interleave(heads, 1), value.repeat_interleave(heads, 1))
     scores = _scores(q, k, is_causal, attn_mask, query.size(-1) ** -0.5 if scale is None else scale)
     sums = scores.logsumexp(-1)
-    sums = torch.where(sums == -torch.inf, 0, sums)  # a query that attends to nothing gets zeros
+    sums = torch.where(sums == -torch.inf, 0, sums)  # a query with all positions masked gets zeros
     return ((scores - sums[..., None]).exp() @ v).to(query.dtype), sums
 
 
@@ -100,7 +100,7 @@ def lstm_layer(x: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tenso
 
     Args:
         x: (steps, batch, features).
-        operands: four weights, the state, the cell, whether it runs backwards, and eight more, of which the fifth is
+        operands: four weights, the state, the cell, whether it runs backwards, and eight more; the fifth of these is
             whether there are biases.
 
     Returns:
@@ -110,7 +110,7 @@ def lstm_layer(x: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tenso
     x = x.flip(0) if is_reversed else x
     start = [state[None], cell[None]]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of weights that are no part of a module's one block of memory
+        warnings.simplefilter("ignore")  # about weights that are not in a module's single block of memory
         out, *last = torch.lstm(x, start, weights[: 4 if has_biases else 2], has_biases, 1, 0.0, False, False, False)
     workspace = torch.empty(0, dtype=torch.uint8, device=x.device)
     return out.flip(0) if is_reversed else out, last[0][0], last[1][0], workspace

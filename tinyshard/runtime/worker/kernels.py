@@ -3,7 +3,7 @@
 `python -m benchmarks.kernels` measures each row of the table beside torch's op. Results are equal to the last bit,
 except for products, which add in another order.
 
-On AMD's processors torch multiplies by MKL, which does not choose the fast instructions there; NumPy from PyPI brings
+On AMD's processors torch multiplies with MKL, which does not choose the fast instructions there; NumPy from PyPI has
 OpenBLAS, which does. On a Zen 2 with one thread a product of 512 x 512 float32 takes 0.77 times as long.
 
 On a processor without AVX-512 torch multiplies numbers of 16 bits one by one: a product of 256 x 256 bfloat16 takes 40
@@ -63,7 +63,7 @@ class Kernel:
 
 
 def kernel_for(step: Eqn, metas: Sequence[ShapedType | None], op: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel for a step on CPU tensors; `op` where there is no faster one.
+    """The kernel for a step on CPU tensors; `op` if there is no faster one.
 
     Args:
         step: the step.
@@ -78,7 +78,7 @@ def kernel_for(step: Eqn, metas: Sequence[ShapedType | None], op: Callable[..., 
 
 
 def unless_seen(kernel: Callable[..., Any], op: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, but the op while one of the user's torch modes is active: it must see the op under its name."""
+    """The kernel, or the op while one of the user's torch modes is active, which must see the op under its name."""
     if kernel is op:
         return op
 
@@ -90,7 +90,7 @@ def unless_seen(kernel: Callable[..., Any], op: Callable[..., Any]) -> Callable[
 
 
 def _is_large(x: ShapedType) -> bool:
-    """Whether a tensor has many elements, and no dim of 1, whose stride may be any number."""
+    """Whether a tensor has many elements, and no dim of size 1, whose stride may be any number."""
     return math.prod(x.shape) >= _MANY and 1 not in x.shape
 
 
@@ -131,9 +131,9 @@ def _picked_or_zero(op: Callable[..., Tensor], mask: Tensor, x: Tensor, other: T
 def library() -> str:
     """The library that multiplies matrices on the devices of this machine: "torch" or "numpy".
 
-    TINYSHARD_PRODUCTS says it; otherwise it is decided by the processor, not by a measurement, so that a program gives
-    the same numbers in every run. OpenBLAS reads how many threads it may use when NumPy is imported, so it is chosen
-    only where the environment says 1, as it does in the processes that `ts.init()` or torchrun start.
+    TINYSHARD_PRODUCTS chooses it; by default the processor decides, not a measurement, so that a program gives
+    the same numbers in every run. OpenBLAS reads its number of threads when NumPy is imported, so it is chosen
+    only if the environment says 1, as it does in the processes that `ts.init()` or torchrun start.
     """
     given = os.environ.get("TINYSHARD_PRODUCTS")
     if given in LIBRARIES:
@@ -144,7 +144,7 @@ def library() -> str:
 
 
 def _vendor() -> str:
-    """Of the processor, where the system says it in a file; "" elsewhere."""
+    """The name of the processor, if the system has it in a file; else ""."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -160,9 +160,9 @@ def _numpys_blas() -> str:
 
 @functools.cache
 def has_half(dtype: torch.dtype) -> bool:
-    """Whether the processor multiplies matrices of bfloat16 or float16 by instructions that oneDNN knows.
+    """Whether the processor multiplies matrices of bfloat16 or float16 with instructions that oneDNN supports.
 
-    True too for another processor than x86-64, of which torch has kernels of its own.
+    True for any processor other than x86-64, for which torch has its own kernels.
     """
     name = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}[dtype]
     is_supported = getattr(torch.ops.mkldnn, name, None)
@@ -170,22 +170,22 @@ def has_half(dtype: torch.dtype) -> bool:
 
 
 def _multiplications(x: ShapedType, y: ShapedType) -> int:
-    """Of each product of a stack."""
+    """The number of multiplications of each product of a stack."""
     return math.prod(x.shape[-2:]) * y.shape[-1]
 
 
 def is_large_product(x: ShapedType, y: ShapedType) -> bool:
-    """Whether NumPy multiplies two matrices, or two stacks of matrices: where it is chosen, and faster than torch."""
+    """Whether NumPy multiplies two matrices, or two stacks of matrices: if it is chosen, and faster than torch."""
     is_known = x.dtype == y.dtype and x.dtype in (torch.float32, torch.float64)
     return is_known and _multiplications(x, y) >= _MANY_MULTIPLICATIONS and library() == "numpy"
 
 
 def product(op: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """`x @ y`; by torch's op where NumPy would first copy an operand, element by element."""
+    """`x @ y`; by torch's op if NumPy would first copy an operand, element by element."""
     if not (_is_dense(x) and _is_dense(y)):
         return op(x, y)
     out = torch.empty((*x.shape[:-1], y.shape[-1]), dtype=x.dtype)
-    with np.errstate(all="ignore"):  # torch does not warn of infinity
+    with np.errstate(all="ignore"):  # torch does not warn about infinity
         np.matmul(x.numpy(), y.numpy(), out=out.numpy())
     return out
 
@@ -203,7 +203,7 @@ def half_product(op: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Whether BLAS takes a matrix as it is: its rows, or its columns, have no gaps between elements."""
+    """Whether BLAS takes a matrix without a copy: its rows, or its columns, have no gaps between elements."""
     (down, across), (rows, columns) = x.stride()[-2:], x.shape[-2:]
     return not x.is_neg() and ((across == 1 and down >= columns) or (down == 1 and across >= rows))
 
@@ -228,7 +228,7 @@ def _half_attention(op: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[
 _LARGE_PRODUCT = Kernel(is_large_product, product)
 _HALF_PRODUCT = Kernel(is_slow_half_product, half_product)
 
-# the first that fits is called
+# the first row that fits is called
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (
         Kernel(_is_slow_half_attention, _half_attention),
@@ -253,7 +253,7 @@ _CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
 def with_tensors_for_numbers(step: Eqn, metas: Sequence[ShapedType | None]) -> list[Any]:
     """The arguments of a step, with a tensor in place of each number that torch would convert at every call.
 
-    Only where all tensors and the result have one dtype and the number is of its kind, so that promotion is the same.
+    Only if all tensors and the result have one dtype and the number is of its kind, so that promotion is the same.
     """
     args = list(step.args)
     known = [metas[v.number] for v in values_in((step.args, step.kwargs))] + [metas[r] for r in step.results if r >= 0]
@@ -270,7 +270,7 @@ def with_tensors_for_numbers(step: Eqn, metas: Sequence[ShapedType | None]) -> l
 
 
 def short_name(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
-    """torch's function with an op's name, where all arguments are tensors: "torch.add" is called faster than the op."""
+    """torch's function with an op's name, if all arguments are tensors: a call of "torch.add" is faster than the op."""
     if torch.Tag.pointwise not in op.tags or kwargs or not all(isinstance(a, Value | torch.Tensor) for a in args):
         return op
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname

@@ -30,9 +30,9 @@ from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.recording import Recording
 from tinyshard.runtime.worker.steps import Steps, flush, leave, trim
 
-# after so long without a message (as allocators that decay do) a device gives back memory that it keeps for reuse
+# after this time without a message (as decaying allocators do) a device returns memory that it keeps for reuse
 _REST_AFTER_S = 10.0
-# without shared memory a device says so often how far it is
+# how often a device without shared memory reports its progress
 _CALLS_BETWEEN_REPORTS = 64
 
 
@@ -48,7 +48,7 @@ class Worker:
         bell: descriptor of the pipe that wakes the controller, if they share memory.
         place: the GPU on which it keeps and computes its values; None for the CPU.
         is_remote: the controller may be on another machine.
-        memory: counts what the device holds; None where that is not limited.
+        memory: counts the device's memory; None without a limit.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Worker:
                 yield head, payload
 
     def _rest(self) -> None:
-        """Give the system back what freed values leave behind, but a little: new memory takes time."""
+        """Return the memory of freed values to the system, except a little: new memory takes time."""
         if self._arena is not None:
             self._arena.trim()
         trim()
@@ -138,7 +138,7 @@ class Worker:
             skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
             self._values.update(dict.fromkeys(outputs, skipped))
         if self._memory is not None:
-            self._memory.let_go(operands)  # what is left of them and of the program's values
+            self._memory.let_go(operands)  # the rest of them and of the program's values
         self._free(free)  # results of this call may be among these, too
         self._end_call(number)
         self._communicator.settle()
@@ -232,7 +232,7 @@ class Worker:
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
         """Answer with the tensor's bytes, or copy them into a block that the controller has lent."""
         tensor = self._values.get(value)
-        answer: Any = _meta(tensor) or tensor  # a Failure, or None, where there is no tensor
+        answer: Any = _meta(tensor) or tensor  # a Failure, or None, if there is no tensor
         payload = None
         try:
             if isinstance(tensor, torch.Tensor):

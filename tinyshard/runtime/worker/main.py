@@ -23,7 +23,7 @@ from tinyshard.runtime.worker.loop import Worker
 from tinyshard.runtime.worker.memory import Memory
 
 _LIBC = ctypes.CDLL(None)
-# how much freed memory a worker keeps at the top of its heap: a tensor of 32 MiB, and the allocator's own words
+# how much freed memory a worker keeps at the top of its heap: a tensor of 32 MiB, and the allocator's overhead
 _KEPT_NBYTES = 33 << 20
 
 
@@ -85,7 +85,7 @@ def main(
         core: to which it is pinned, if it is.
         bell: descriptor of the pipe that wakes the controller, if they share memory.
         listener: descriptor at which this worker serves the TCPStore, if it is the one that does.
-        limit_nbytes: the most that it may hold; None for no limit.
+        limit_nbytes: the largest number of bytes that it may hold; None for no limit.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     os.dup2(output, 1)
@@ -93,7 +93,7 @@ def main(
     os.close(output)
     _print_by_lines()
     if core is not None:
-        with contextlib.suppress(OSError):  # it has been taken away at this very moment
+        with contextlib.suppress(OSError):  # the core may have been taken offline at this moment
             os.sched_setaffinity(0, {core})
     call_control = CallControl()
     joined: list[Communicator] = []  # filled later: the controller may end before, which the control thread notices
@@ -148,6 +148,6 @@ def _join(
     from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator
 
     torch.cuda.set_device(place)
-    torch.backends.cudnn.allow_tf32 = False  # else convolutions of float32 keep 10 bits of each operand
+    torch.backends.cudnn.allow_tf32 = False  # with it convolutions of float32 keep 10 bits of each operand
     kind = NcclCommunicator if collectives == "nccl" else StagedCommunicator
     return kind(store, device, count, host, place)

@@ -1,10 +1,10 @@
-"""What one device holds, counted while it runs, and refused above a limit.
+"""The memory of one device, counted while it runs, with a limit.
 
-A storage counts once, however many values look at it, from the first value that does to the last:
+A storage counts once for all its values, from the first value to the last:
 
-    memory.check(nbytes)    before values are made: raises MemoryError where they do not fit
+    memory.check(nbytes)    before values are made: raises MemoryError if they do not fit
     memory.hold(values)     they are in a slot of a program, or kept for an Array
-    memory.let_go(values)   they are there no more
+    memory.let_go(values)   they are removed from it
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class Memory:
     """The memory of one device.
 
     Args:
-        limit_nbytes: the most that it may hold.
+        limit_nbytes: the largest number of bytes that it may hold.
 
     Attributes:
         in_use_nbytes: held now.
-        peak_nbytes: the most that was held at a time.
+        peak_nbytes: the largest number of bytes held at a time.
     """
 
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self.in_use_nbytes = 0
         self.peak_nbytes = 0
-        self._storages: dict[int, list[int]] = {}  # where it starts -> how many values look at it, its bytes
+        self._storages: dict[int, list[int]] = {}  # its address -> the number of its values, its bytes
 
     def check(self, nbytes: int = 0) -> None:
-        """Raise MemoryError if so many bytes more would be over the limit."""
+        """Raise MemoryError if this many more bytes would be over the limit."""
         if self.in_use_nbytes + nbytes > self.limit_nbytes:
             raise MemoryError(
                 f"{mebibytes(nbytes)} asked where {mebibytes(self.in_use_nbytes)} are held; "
@@ -43,7 +43,7 @@ class Memory:
             )
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Count what these values look at; what is not a tensor counts nothing."""
+        """Count the storages of these values; a value that is not a tensor does not count."""
         for x in values:
             if not isinstance(x, torch.Tensor):
                 continue
@@ -58,7 +58,7 @@ class Memory:
         self.peak_nbytes = max(self.peak_nbytes, self.in_use_nbytes)
 
     def let_go(self, values: Iterable[Any]) -> None:
-        """Of each value that `hold` was given, once."""
+        """Undo `hold`; call it once for each value."""
         for x in values:
             if not isinstance(x, torch.Tensor):
                 continue
@@ -71,7 +71,7 @@ class Memory:
                     self.in_use_nbytes -= counted[1]
 
     def stats(self) -> dict[str, int]:
-        """As `Device.memory_stats` gives it."""
+        """The result of `Device.memory_stats`."""
         return {
             "bytes_in_use": self.in_use_nbytes,
             "peak_bytes_in_use": self.peak_nbytes,

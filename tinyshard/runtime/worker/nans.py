@@ -1,4 +1,4 @@
-"""The flag `debug_nans`: a step that makes a NaN raises. Programs that are made without the flag do not meet this."""
+"""The flag `debug_nans`: a step that makes a NaN raises. Programs that are made without the flag do not use this."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import torch
 
-# what they make is not written yet
+# ops whose results are not written yet
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def checking(op: str, function: F) -> F:
-    """A step's function that raises FloatingPointError where a result has a NaN."""
+    """A step's function that raises FloatingPointError if a result has a NaN."""
     if op.startswith(_UNWRITTEN):
         return function
 

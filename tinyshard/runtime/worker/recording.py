@@ -1,16 +1,16 @@
-"""What a device records while a trace is on: each step of its programs, with its start and its end.
+"""The records of a device while a trace is on: each step of its programs, with its start and its end.
 
-    recording.of(ready)     the program with steps that note when they start and end; the loop runs it as any other
+    recording.of(ready)     the program with steps that note when they start and end; the loop runs it like any program
 
-Nothing of this is met while no trace is on. A record is a row of six ints in a bounded buffer:
+None of this runs while no trace is on. A record is a row of six ints in a bounded buffer:
 
     call, program, step, exchange, start, end
       step: position in the program; CALL for the call as a whole
-      exchange: which one of the call's; NO_EXCHANGE for a step without other devices
+      exchange: its number in the call; NO_EXCHANGE for a step without other devices
       start, end: by the monotonic clock, which the processes of one host share, in ns
 
-Waiting for other devices is not recorded apart: it lasts until the last device of an exchange has started it, which
-all records together tell (`tinyshard.profiler`).
+A wait for other devices has no record: it lasts until the last device of an exchange has started it, which
+follows from the records of all devices (`tinyshard.profiler`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Recording:
     """The records of one device.
 
     Args:
-        place: its GPU, which is waited for at the end of each step; None for the CPU.
-        most: how many records are kept; then the older half goes.
+        place: its GPU, which is synchronized at the end of each step; None for the CPU.
+        most: the largest number of records; then the older half is dropped.
 
     Attributes:
-        dropped: how many have gone.
+        dropped: the number of dropped records.
     """
 
     def __init__(self, place: torch.device | None = None, most: int = MOST_RECORDS) -> None:
@@ -55,23 +55,23 @@ class Recording:
         self._call = 0
 
     def taken(self) -> tuple[bytes, int]:
-        """All records, and how many have gone."""
+        """All records, and the number of dropped ones."""
         return self._rows.tobytes(), self.dropped
 
     def begin(self, number: int) -> None:
-        """The steps that follow are those of a call."""
+        """Start a call: the following steps belong to it."""
         self._call = number
 
     @contextlib.contextmanager
     def call(self, number: int, program: int) -> Iterator[None]:
-        """A block that is a call."""
+        """A block that records a call."""
         self.begin(number)
         with self.step(program, CALL):
             yield
 
     @contextlib.contextmanager
     def step(self, program: int, step: int, exchange: int = NO_EXCHANGE) -> Iterator[None]:
-        """A block that is a step of the present call."""
+        """A block that records a step of the present call."""
         start_ns = time.monotonic_ns()
         try:
             yield
@@ -96,7 +96,7 @@ class Recording:
         return self._programs[number]
 
     def _recorded(self, program: int, number: int, step: ReadyStep) -> ReadyStep:
-        if step.flow is not None:  # the steps of its bodies are recorded, and not those in one
+        if step.flow is not None:  # the steps of its bodies are recorded, not the whole
             flow: Callable[..., Flow] = step.flow
             bodies = tuple(map(self.of, step.bodies))
             return replace(step, flow=functools.partial(flow, bodies=bodies), bodies=bodies)

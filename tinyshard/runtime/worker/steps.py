@@ -1,4 +1,4 @@
-"""The steps of a program on one device, one after the other; control flow among them runs steps of its own."""
+"""Runs the steps of a program on one device in order; control flow among them runs the steps of its bodies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Steps:
         fail: notes the first failure of a call, and returns it.
         place: the GPU on which values are made; None for the CPU.
         has_arena: whether the devices share memory.
-        memory: counts what the device holds; None where that is not limited.
+        memory: counts the device's memory; None without a limit.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Steps:
     def run(self, number: int, ready: ReadyProgram, values: list[Any], failed: Failure | None) -> Failure | None:
         """Run a call's program; returns the failure of the call, if it has failed by then.
 
-        After a step raises, or the call is cancelled, the collectives get zeros: others wait in them.
+        After a step raises, or the call is cancelled, the collectives get zeros: other devices wait in them.
         """
         self._exchanges = 0
         return self._run(number, ready, values, failed)
@@ -67,7 +67,7 @@ class Steps:
             try:
                 if step.perform is not None and step.request is not None:
                     moment = number, self._exchanges
-                    # what a device does alone, as to ask for its place, it may do more often than another
+                    # a step of a single device, as to read its position, may run more often than on other devices
                     self._exchanges += step.step.communicates
                     call_control.current = moment, step.request
                     if call_control.lost is not None:
@@ -91,10 +91,10 @@ class Steps:
         return failed
 
     def _rounds(self, number: int, step: ReadyStep, values: list[Any], failed: Failure | None) -> Failure | None:
-        """Run a step of control flow, and give the program its results; returns as `run`."""
+        """Run a step of control flow, and store its results in the program; returns as `run`."""
         assert step.flow is not None
         flow, memory = step.flow(values), self._memory
-        before: list[Any] = []  # the values of the last round, of which the carry is in use
+        before: list[Any] = []  # the values of the last round, whose carry is in use
         stacks: Sequence[Any] = ()
         if not failed:
             try:
@@ -140,7 +140,7 @@ class Steps:
     def _counted(
         self, number: int, step: ReadyStep, values: list[Any], memory: Memory, failed: Failure | None
     ) -> Failure | None:
-        """Count what a step has made, and no more what is dead after it; returns as `_checked`."""
+        """Count the results of a step, and stop counting dead values; returns as `_checked`."""
         if step.flow is None and not failed:  # one that has failed exchanges zeros, and keeps nothing
             memory.hold(values[slot] for slot in step.results if slot >= 0)
         try:  # of results whose size was not known before
@@ -153,9 +153,9 @@ class Steps:
     def _raised(
         self, number: int, step: ReadyStep, values: list[Any], error: Exception, failed: Failure | None
     ) -> Failure:
-        """The failure of the call, of which a step has raised an error."""
+        """The failure of the call after a step has raised an error."""
         failure = failure_of(self._device, step.describe(values), error, step.line)
-        # with shared memory it arrives at the barrier all the same, and shows there that it has no memory
+        # with shared memory it still arrives at the barrier, and reports there that it has no memory
         if step.request is not None and is_out_of_memory(failure) and not self._has_arena:
             leave(NO_MEMORY)
         if failed:
@@ -171,12 +171,12 @@ def leave(code: int) -> None:
 
 
 def flush() -> None:
-    """Flush what Python and C code printed, so that the controller has it before the answer."""
+    """Flush the output of Python and C code, so that the controller gets it before the answer."""
     sys.stdout.flush()
     _LIBC.fflush(None)
 
 
 def trim() -> None:
-    """Give the system back what freed memory of C code leaves behind."""
+    """Return freed memory of C code to the system."""
     if hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)
