@@ -1,5 +1,4 @@
-"""The process's number and counts, for programs written for several processes: here one controller drives all devices.
-"""
+"""The number of this process, for programs written for several processes: here one controller drives all devices."""
 
 from __future__ import annotations
 
