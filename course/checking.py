@@ -25,8 +25,8 @@ _unkept: Counter[str] = Counter()
 def check(id: str, answer: object) -> None:
     """Show how `answer` does: "not yet" for an untouched cell, "passed" and why, or what differs and a hint.
 
-    A wrong answer is no error: nothing is raised, whatever the answer is or does. Each wrong answer climbs one rung of
-    the hint ladder, but a misconception that the judge recognises gets its own hint. What was answered is written
+    A wrong answer is not an error: nothing is raised, whatever the answer is or does. Each wrong answer climbs one rung
+    of the hint ladder, but a misconception that the judge recognises gets its own hint. What was answered is written
     into `.progress-2.json` in the working folder.
 
     Args:
@@ -66,7 +66,7 @@ def check(id: str, answer: object) -> None:
 def judge(exercise: Exercise, answer: object) -> Verdict | None:
     """What the exercise's judge says; None for an untouched answer.
 
-    An answer that raises, also when it is only looked at, or does not come to an end, is a wrong one.
+    An answer that raises, even when it is only inspected, or does not end in time, is wrong.
     """
     try:
         with deadline(LIMIT_S):
@@ -103,7 +103,7 @@ def _crash(error: BaseException, answer: object) -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether a frame is the kit's or a library's: a learner's cell lies in a file that the kernel makes for it.
+    """Whether a frame is the kit's or a library's: a learner's cell is in a file that the kernel makes for it.
 
     torch runs what it has generated as `<string>`.
     """

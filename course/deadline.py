@@ -1,4 +1,4 @@
-"""A time limit on work in the main thread: the cell that checks an answer comes back, whatever the answer does."""
+"""A time limit on work in the main thread: the cell that checks an answer always ends, whatever the answer does."""
 
 import _thread
 import signal
@@ -17,7 +17,7 @@ class OverdueError(TimeoutError):
 def deadline(limit_s: float) -> Iterator[None]:
     """Interrupt what runs inside after `limit_s` seconds, as Ctrl-C would, and again should that be swallowed.
 
-    In a thread other than the main one, which alone can be interrupted, there is no limit.
+    Only the main thread can be interrupted: in any other thread there is no limit.
 
     Raises:
         OverdueError: the time was up.

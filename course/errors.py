@@ -19,11 +19,11 @@ class MissingLabError(CourseError, RuntimeError):
 
 
 class MissingLessonsError(CourseError, FileNotFoundError):
-    """There is no folder of lessons, as in an installation from a wheel."""
+    """The folder of lessons is missing, as in an installation from a wheel."""
 
 
 class MissingRoomError(CourseError, FileNotFoundError):
-    """There is no folder in which a room's predictions could be."""
+    """The folder of a room's predictions is missing."""
 
 
 class UnknownLessonError(CourseError, LookupError):

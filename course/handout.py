@@ -1,6 +1,6 @@
 """A folder to hand out: lessons without outputs, what they import, and a page that says how to start them.
 
-For hubs and machines where nobody clones the repository. Solutions and the instructor's pages stay behind.
+For hubs and machines without a clone of the repository. Solutions and the instructor's pages are not copied.
 """
 
 import importlib.metadata

@@ -48,7 +48,7 @@ def lab_command(working: Path, lab_args: Sequence[str], environment: Mapping[str
         )
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={working}", *OFFLINE]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        # In a container root is the only user, and JupyterLab refuses to start for root unless told.
+        # In a container root is the only user, and JupyterLab refuses to start for root without this option.
         command.append("--allow-root")
     return [*command, *_shown_in_codespaces(environment), *lab_args]
 
@@ -56,8 +56,8 @@ def lab_command(working: Path, lab_args: Sequence[str], environment: Mapping[str
 def _shown_in_codespaces(environment: Mapping[str, str]) -> list[str]:
     """Let in what comes from this codespace's own pages.
 
-    JupyterLab is asked as localhost:8888 there, while its page stands at https://NAME-8888.DOMAIN, and it refuses
-    what comes from a page of another address: no file would be listed, and no kernel started.
+    JupyterLab is reached as localhost:8888 there, while its page is at https://NAME-8888.DOMAIN, and it refuses
+    requests from a page of another address: no file would be listed, and no kernel started.
     """
     name, domain = environment.get("CODESPACE_NAME"), environment.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN")
     if not name or not domain:

@@ -1,7 +1,7 @@
 """The lessons that tinyshard ships, and the working copy in which a learner edits them.
 
-A lesson is copied when the learner has none, or has one that was never edited. What a learner edited is never
-written over: the new version is put beside it, as `01-… (new).ipynb`; and where the learner asks for the shipped
+A lesson is copied if the learner does not have it, or has never edited it. An edited lesson is never
+overwritten: the new version is put beside it, as `01-… (new).ipynb`; and if the learner asks for the shipped
 lesson back, the edited one is kept as `01-… (mine).ipynb`. A lesson of the first edition that is shipped no longer
 goes, unless it was edited.
 """

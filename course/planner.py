@@ -48,8 +48,8 @@ class Machine:
         name: in a picture's words.
         devices_per_host: how many devices one host has.
         flops_per_s: what one device reaches in matrix products (not what its maker prints).
-        memory_nbytes: what one device has.
-        inside: from a device to others of its host; each device has one of its own.
+        memory_nbytes: of one device.
+        inside: from a device to others of its host; each device has its own.
         between: from a host to other hosts; all its devices share it.
     """
 
@@ -244,9 +244,9 @@ def _hosts_of_groups(axes: Sequence[int], params: dict[str, Any], devices_per_ho
 def _leaving(op: str, hosts: np.ndarray, sent: int, params: dict[str, Any]) -> int:
     """Bytes that leave the busiest host in one collective.
 
-    A ring visits a host's members one after the other, so that one of them sends to the next host: each group that
+    A ring visits a host's members one after the other, so only one of them sends to the next host: each group that
     has members on several hosts takes `sent` bytes out of each of them. In an all_to_all each member sends an equal
-    part to each other one; a permutation says who sends to whom.
+    part to every other member; a permutation lists senders and receivers.
     """
     n = hosts.shape[1]
     leaves = np.zeros(int(hosts.max()) + 1)

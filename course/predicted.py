@@ -13,8 +13,8 @@ __all__ = ["PREDICTED", "Guess", "guesses_in", "learner_in", "note_choice", "not
 
 PREDICTED = ".predictions.json"
 
-# Explained in this process without a choice: a learner who then chooses has read the answer. Not kept in the file: a
-# learner who runs all cells of a lesson once may still predict in the next kernel.
+# Explained in this process without a choice: a learner who chooses afterwards has read the answer. Not kept in the
+# file: a learner who runs all cells of a lesson once may still predict in the next kernel.
 _explained: set[str] = set()
 
 

@@ -25,8 +25,8 @@ def predict(id: str, choice: str | None = None) -> None:
         choice: the letter of a choice; None: ask.
 
     Raises:
-        UnknownPredictionError: there is no such prediction.
-        UnknownChoiceError: it has no choice of this letter.
+        UnknownPredictionError: the prediction does not exist.
+        UnknownChoiceError: it does not have a choice with this letter.
 
     Communication: none.
 

@@ -23,7 +23,7 @@ def choices_in(folder: Path) -> dict[str, Counter[str]]:
         folder: what learners share, a file each; or collected working folders, with `.predictions.json` in each.
 
     Raises:
-        MissingRoomError: there is no such folder.
+        MissingRoomError: the folder does not exist.
     """
     if not folder.is_dir():
         raise MissingRoomError(

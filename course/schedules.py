@@ -1,10 +1,10 @@
-"""Who waits for whom: devices that each work through a list of meetings, and the circle in which they can get stuck.
+"""Which device waits for which: devices that each work through a list of meetings, and the circle that blocks them.
 
-A meeting is a collective, or a send with its receive. It takes place when everybody who takes part stands before it;
-until then those who stand there wait for the others.
+A meeting is a collective, or a send with its receive. It takes place when all its members have reached it;
+until then the members that have reached it wait for the rest.
 
-    CPU 0: a, b        CPU 0 stands before a and waits for CPU 1,
-    CPU 1: b, a        CPU 1 stands before b and waits for CPU 0: a deadlock
+    CPU 0: a, b        CPU 0 has reached a and waits for CPU 1,
+    CPU 1: b, a        CPU 1 has reached b and waits for CPU 0: a deadlock
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Moment:
     """How far each device has come.
 
     Attributes:
-        plans: by device id, in ascending order: the names of its meetings, in its order. Who has a name on the list
-            takes part in all meetings of that name; the second "a" of one device meets the second "a" of another.
-        done: by device id, how many of them are behind it.
+        plans: by device id, in ascending order: the names of its meetings, in its order. A device with a name on its
+            list is a member of all meetings of that name; the second "a" of one device matches that of another.
+        done: by device id, how many of them are over.
         still: ids of devices that do not move: stopped, dead, or still computing something.
         rounds: how many rounds of meetings have taken place.
     """
@@ -34,12 +34,12 @@ class Moment:
     rounds: int = 0
 
     def next_of(self, device: int) -> tuple[str, int] | None:
-        """The meeting that a device stands before, with its number among those of the same name; None at the end."""
+        """The next meeting of a device, with its number among those of the same name; None at the end."""
         plan, done = self.plans[device], self.done[device]
         return (plan[done], plan[:done].count(plan[done])) if done < len(plan) else None
 
     def members(self, name: str) -> tuple[int, ...]:
-        """Who takes part in the meetings of this name."""
+        """The members of the meetings of this name."""
         return tuple(device for device, plan in self.plans.items() if name in plan)
 
     @property
@@ -79,12 +79,12 @@ class Moment:
 
     @property
     def is_over(self) -> bool:
-        """Whether everybody has come to the end."""
+        """Whether all devices are at the end of their lists."""
         return all(self.next_of(device) is None for device in self.plans)
 
     @property
     def after(self) -> Moment:
-        """The moment after one more round: every meeting takes place whose members all stand before it."""
+        """The moment after one more round: every meeting that all its members have reached takes place."""
         waiting = self.waits_for
         met = [
             device
@@ -124,7 +124,7 @@ def steps(moment: Moment) -> list[Moment]:
 
 
 def ring(count: int, first: Sequence[str] | Mapping[int, Sequence[str]]) -> dict[int, list[str]]:
-    """The plans of devices in a ring, each of which sends to the next one and receives from the one before.
+    """The plans of devices in a ring; each sends to the next one and receives from the one before.
 
     Args:
         count: number of devices.
@@ -144,13 +144,13 @@ def ring(count: int, first: Sequence[str] | Mapping[int, Sequence[str]]) -> dict
 
 
 def from_error(error: BaseException) -> Moment:
-    """What an error about a collective that cannot complete tells: who waits for whom.
+    """The moment that an error about an incomplete collective describes: which device waits for which.
 
     Args:
         error: a CollectiveTimeoutError.
 
     Raises:
-        ValueError: it names no collective, or nobody who is missing.
+        ValueError: it does not name a collective, or a missing device.
 
     Example:
         >>> words = "all_reduce cannot complete: …\\n  got:  reached by CPU 0,1; not reached by CPU 2\\n"

@@ -21,7 +21,7 @@ def share(folder: Path) -> str:
         folder: The folder of the learner's lessons.
 
     Returns:
-        Why that was not possible, in a line; empty where it was, or where there is no room.
+        Why that was not possible, in a line; empty if it was, or if there is no room.
     """
     room = os.environ.get(ROOM)
     kept = jsonfile.read_dict(folder / PREDICTED)

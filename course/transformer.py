@@ -122,7 +122,7 @@ def decoded(numbers: Any) -> str:
 def batch(step: int, examples: int, length: int) -> torch.Tensor:
     """What a step of training learns from, the same whenever it is asked for: int64[examples, length + 1].
 
-    Each row is a piece of the text: all but its last character are read, all but its first are to be guessed.
+    Each row is a piece of the text: all but its last character are inputs, all but its first are targets.
 
     Example:
         >>> batch(0, 8, 64).shape, bool((batch(3, 8, 64) == batch(3, 8, 64)).all())

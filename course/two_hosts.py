@@ -109,7 +109,7 @@ class Relay:
         """A connection to where the bytes go, from an address of its own where this system has more than one."""
         try:
             return socket.create_connection((host, port), source_address=(_SECOND_ADDRESS, 0))
-        except OSError:  # macOS has only 127.0.0.1 unless told otherwise
+        except OSError:  # macOS has only 127.0.0.1 by default
             return socket.create_connection((host, port))
 
     def _read(self, source: socket.socket, late: queue.Queue[tuple[float, bytes]]) -> None:
@@ -132,7 +132,7 @@ class Relay:
                 target.sendall(data)
             except OSError:
                 break
-        _shut(target, socket.SHUT_WR)  # the other direction may still have something to say
+        _shut(target, socket.SHUT_WR)  # the other direction may still send
 
 
 class TwoHosts:

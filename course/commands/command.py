@@ -25,7 +25,7 @@ class Command:
         help: One line for `tinyshard --help`.
         run: Does it with the parsed arguments, and returns the exit status.
         add_arguments: Declares its own arguments on the parser that it is given.
-        hands_on: Whether arguments that nobody knows are its own, as `others`; elsewhere they are an error.
+        hands_on: Whether it receives unknown arguments, as `others`; for other commands they are an error.
     """
 
     name: str

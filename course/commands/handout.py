@@ -10,11 +10,11 @@ __all__ = ["HANDOUT"]
 
 
 def write_handout(arguments: argparse.Namespace) -> int:
-    """Fill the folder `arguments.folder`, and print what lies in it.
+    """Fill the folder `arguments.folder`, and print its contents.
 
     Raises:
         HandoutError: the folder holds something already.
-        MissingLessonsError: there are no lessons to hand out.
+        MissingLessonsError: there are no lessons to copy.
     """
     folder = Path(arguments.folder)
     for name in hand_out(folder):

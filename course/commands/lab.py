@@ -26,7 +26,7 @@ def open_lab(arguments: argparse.Namespace) -> int:
     for line in refresh(shipped_folder(), working):
         print(line)
     print(f"opening JupyterLab on {working}", flush=True)
-    # JupyterLab takes this process's place, so that Ctrl-C and signals reach it alone.
+    # JupyterLab replaces this process, so that Ctrl-C and signals reach only JupyterLab.
     offer_settings(os.environ)
     if arguments.room is not None:
         os.environ[ROOM] = str(Path(arguments.room).resolve())

@@ -22,7 +22,7 @@ def show_room(arguments: argparse.Namespace) -> int:
     """Print how many chose which answer; with `arguments.watch` again and again, until Ctrl-C.
 
     Raises:
-        MissingRoomError: there is no such folder.
+        MissingRoomError: the folder does not exist.
         UnknownLessonError: the lesson has no predictions.
     """
     folder = Path(arguments.folder)

@@ -25,7 +25,7 @@ class Finding:
         what: What was looked at, in a word or two.
         state: How well it is.
         found: What was found, with its figures.
-        remedy: What to do about it, in one line; empty where nothing is to be done.
+        remedy: How to fix it, in one line; empty if nothing needs a fix.
     """
 
     what: str

@@ -22,7 +22,7 @@ __all__ = [
 
 # Kernel, eight workers and JupyterLab together; tests/workers/test_memory.py holds the first two to their part.
 NEEDED_BYTES = 1_500_000_000
-# Docker's default, and enough: what finds no room there lies in memory files of its own.
+# Docker's default, and enough: larger data is in separate memory files.
 SMALL_SHARED_BYTES = 64 * 2**20
 # Version 2 of control groups, and version 1: the files of what a container may take, and of what it has taken.
 CONTAINER_FILES = (
@@ -129,7 +129,7 @@ def _is_free(port: int) -> bool:
 
 
 def _system_bytes(root: Path) -> int | None:
-    """From Linux's own account; elsewhere half of the memory that is built in stands for what is free."""
+    """The free memory that Linux reports; on other systems half of the installed memory."""
     with contextlib.suppress(OSError):
         for line in (root / "proc/meminfo").read_text("ascii").splitlines():
             if line.startswith("MemAvailable:"):

@@ -31,7 +31,7 @@ def exercises_of(lesson: str) -> dict[str, Exercise]:
         lesson: its number, such as "04".
 
     Returns:
-        An empty dict for a lesson that has none.
+        An empty dict for a lesson without exercises.
     """
     if lesson not in lesson_numbers():
         return {}

@@ -112,7 +112,7 @@ def _is_empty(code: CodeType) -> bool:
 
 
 def _steps(code: CodeType) -> list[tuple[str, str]]:
-    """What the function does, step by step: not where it stands, nor what its docstring and hints of types say.
+    """The function's steps, without its position in the file, its docstring and its type hints.
 
     `time.sleep` is compiled in two ways, of two lengths: which one depends on whether `import time` is in the same
     file or cell. So where a jump leads does not count.

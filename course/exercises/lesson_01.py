@@ -109,7 +109,7 @@ def judge_ten_steps(ten_steps: Callable[..., Any]) -> Verdict:
 
 
 def judge_has_failed(has_failed: Callable[..., Any]) -> Verdict:
-    """01.4: of five lookups three fail; the caller must be told, and not be stopped by the error."""
+    """01.4: three of five lookups fail; the caller must see that, and must not be stopped by the error."""
     results = []
     for number, device in enumerate(ts.devices()[:5]):
         squares = ts.device_put(torch.arange(10.0) ** 2, device)

@@ -105,7 +105,7 @@ def judge_mesh(answer: Any) -> Verdict:
 
 
 def judge_layer(answer: Any) -> Verdict:
-    """Sixteen MiB with gradients, whole columns of `up`, and blocks of `down` that meet those of `up`."""
+    """Sixteen MiB with gradients, whole columns of `up`, and blocks of `down` that match those of `up`."""
     for spec in answer:
         if not isinstance(spec, P):
             return _is_no_spec(spec)

@@ -1,4 +1,4 @@
-"""Lesson 03: who holds which shard, and how does it move?"""
+"""Lesson 03: which device holds which shard, and how does it move?"""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
 
 
 class KnownShard:
-    """What an answer may know of a shard; its data have a buffer of their own, so that it shows which are fetched."""
+    """The part of a shard that an answer may use; its data have a separate buffer, which shows if they are fetched."""
 
     def __init__(self, shard: Any) -> None:
         self.device, self.index, self.replica_id = shard.device, shard.index, shard.replica_id

@@ -1,4 +1,4 @@
-"""Lesson 05: who sends what to whom."""
+"""Lesson 05: which device sends what to which."""
 
 from collections.abc import Callable
 from typing import Any

@@ -48,7 +48,7 @@ def _dot(left: Any, right: Any) -> Any:
 
 
 def judge_layouts_of_a_program(specs: Any) -> Verdict:
-    """The layouts of which `left @ right` gathers 6,144 bytes along `a`, and is P('a', 'b')."""
+    """The layouts for which `left @ right` gathers 6,144 bytes along `a`, and is P('a', 'b')."""
     if not isinstance(specs, list | tuple) or len(specs) != 2 or not all(isinstance(spec, P) for spec in specs):
         return differs("it is not a pair of P(...)")
     made = compiled(_dot, *map(_operand, specs))

@@ -66,7 +66,7 @@ def identity(key: Any, h: Any) -> Any:
 
 
 def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
-    """About half zero, the others doubled, other elements for other keys; no communication, no row or column alike."""
+    """About half zero, the rest doubled, other elements for other keys; no communication, no equal rows or columns."""
     columns = ts.NamedSharding(ts.make_mesh((8,), ("columns",)), P(None, "columns"))
     x = ts.device_put(torch.arange(1.0, 801.0).reshape(10, 80), columns)
     key = ts.random.key(3)

@@ -37,7 +37,7 @@ def judge_left(guess: object) -> Verdict:
 
 @dataclass(frozen=True)
 class Stand:
-    """What stands in for a device: its id, and a pid that it has or has not."""
+    """A substitute for a device: its id, and perhaps a pid."""
 
     id: int
     is_lost: bool
@@ -102,7 +102,7 @@ def judge_order(order: Callable[[int], Sequence[str]]) -> Verdict:
 
 
 def judge_first_steps(answer: object) -> Verdict:
-    """11.4: what to do after each of four errors, which stand in the order of `CHOICES`."""
+    """11.4: what to do after each of four errors, in the order of `CHOICES`."""
     if not isinstance(answer, list | tuple) or len(answer) != 4 or not all(each in CHOICES for each in answer):
         return differs(f"it is not a list of four of these: {', '.join(map(repr, CHOICES))}")
     right = sum(each == best for each, best in zip(answer, CHOICES, strict=True))

@@ -136,7 +136,7 @@ NUMBERS = 100
 
 
 def judge_two_stages(answer: Answer) -> Verdict:
-    """12.4: an all-reduce of which only a quarter leaves the hosts."""
+    """12.4: an all-reduce that sends only a quarter of its bytes between hosts."""
     x = torch.arange(8.0 * NUMBERS).reshape(2, 4, NUMBERS) % 17
     got = ts.vmap(ts.vmap(answer, axis_name="device"), axis_name="host")(x)
     if got is None:

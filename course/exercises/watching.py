@@ -69,7 +69,7 @@ def clock_of(function: Any, now_s: Callable[[], float]) -> Iterator[None]:
     """Inside, the clocks of `time` that the function knows by names of its cell show `now_s()`.
 
     Args:
-        function: it may know the module by another name, or a clock by a name of its own, as after
+        function: it may use the module under another name, or a clock by its own name, as after
             `from time import perf_counter`. After an `import time` within it, `monotonic` shows the real time.
         now_s: the time in seconds.
     """
@@ -88,7 +88,7 @@ def clock_of(function: Any, now_s: Callable[[], float]) -> Iterator[None]:
 
 
 def names_in(function: Any) -> set[str]:
-    """The names of globals, attributes and methods that a function's own code uses; none for what is no function.
+    """The names of globals, attributes and methods that a function's own code uses; empty if it is not a function.
 
     Example:
         >>> sorted(names_in(lambda x: x.sum().item()))

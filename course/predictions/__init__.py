@@ -1,6 +1,6 @@
 """The predictions: `lesson_NN.py` holds those of lesson NN as `PREDICTIONS`, and is found by its name alone.
 
-A lesson has four to six. Each stands in a cell of its own, `predict("05.a")`, before the cell that shows what happens;
+A lesson has four to six. Each is in a separate cell, `predict("05.a")`, before the cell that shows the result;
 `explain("05.a")` follows it. One is written like this:
 
     Prediction(
@@ -37,7 +37,7 @@ def predictions_of(lesson: str) -> dict[str, Prediction]:
         lesson: its number, such as "05".
 
     Returns:
-        An empty dict for a lesson that has none.
+        An empty dict for a lesson without predictions.
     """
     if lesson not in lesson_numbers():
         return {}

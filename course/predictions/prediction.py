@@ -1,4 +1,4 @@
-"""What a prediction is: a question asked before a cell runs, and choices, of which the wrong ones have names."""
+"""A prediction: a question before a cell runs, and choices; each wrong choice names its misconception."""
 
 from __future__ import annotations
 

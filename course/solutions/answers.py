@@ -23,7 +23,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Answers:
-    """A `solution`, and two or more `wrong` answers; where an answer is a function, it stands here as itself.
+    """A `solution`, and two or more `wrong` answers; an answer that is a function is given as the function.
 
     Example:
         >>> Answers(solution=8, wrong=(Wrong(1, "How many processes"), Wrong(9, "the kernel"))).solution

@@ -27,7 +27,7 @@ def mean_of_means(losses: Any, is_real: Any) -> Any:
 
 
 def only_three(row: Any) -> Any:
-    """Device 3 holds its row, the others zeros."""
+    """Device 3 holds its row, all other devices zeros."""
     return torch.where(ts.lax.axis_index("i") == 3, row, 0.0)
 
 
@@ -40,7 +40,7 @@ def letters_from_three(row: Any) -> Any:
 
 
 def relayed_from_three(row: Any) -> Any:
-    """Each device passes the row on to the next: seven steps, in each of which another device sends it."""
+    """Each device passes the row on to the next: seven steps, each with another sender."""
     me, heard = ts.lax.axis_index("i"), row
     for source in (3, 4, 5, 6, 7, 0, 1):
         target = (source + 1) % 8
@@ -49,7 +49,7 @@ def relayed_from_three(row: Any) -> Any:
 
 
 def doubled_from_three(row: Any) -> Any:
-    """Those who have the row already pass it on: three steps, in each of which device 3 sends it."""
+    """Devices that have the row already pass it on: three steps, and device 3 sends in each."""
     me, heard = ts.lax.axis_index("i"), row
     for pairs in ([(3, 7)], [(3, 1), (7, 5)], [(3, 2), (7, 6), (1, 0), (5, 4)]):
         came = ts.lax.ppermute(heard, "i", pairs)
@@ -64,7 +64,7 @@ def new_piece(piece: Any, gradient: Any) -> Any:
 
 
 def piece_of_all(piece: Any, gradient: Any) -> Any:
-    """The whole mean gradient, of which a piece is used."""
+    """The whole mean gradient, although only a piece is used."""
     mean = ts.lax.pmean(gradient, "i")
     return piece - 0.5 * mean.reshape(8, 8)[ts.lax.axis_index("i")]
 
@@ -75,7 +75,7 @@ def all_weights(piece: Any, gradient: Any) -> Any:
 
 
 def heads_by_gathering(block: Any) -> Any:
-    """All tokens of all heads, of which one head is kept."""
+    """All tokens of all heads, although only one head is kept."""
     every = ts.lax.all_gather(block, "i", tiled=True)
     return every.index_select(1, ts.lax.axis_index("i").reshape(1))
 

@@ -80,7 +80,7 @@ def sum_from_here_on(row: Any) -> Any:
 
 
 def masked_sum(row: Any) -> Any:
-    """All rows on each device, of which the first ones are added."""
+    """All rows on each device, which adds the first ones."""
     is_before = torch.arange(8) <= ts.lax.axis_index("i")
     return torch.where(is_before.reshape(8, 1), ts.lax.all_gather(row, "i"), 0.0).sum(0)
 

@@ -30,7 +30,7 @@ def column_sums(product: ts.P, result: ts.P | None) -> Callable[..., Any]:
 
 
 def late(left: Any, right: Any) -> Any:
-    """Wrong: the product is complete before the constraint is met."""
+    """Wrong: the product is complete before the constraint applies."""
     return constrained(constrained(torch.relu(left @ right), P(None, "b")).sum(0), P())
 
 

@@ -19,7 +19,7 @@ def initial_values(key: Any) -> Any:
 
 
 def values_cut_from_one(key: Any) -> Any:
-    """Wrong: one draw, of which both are a part."""
+    """Wrong: both are parts of one draw."""
     drawn = random.normal(key, (8, 8))
     return drawn[:4], drawn[:, :4]
 
@@ -45,7 +45,7 @@ def dropout(key: Any, h: Any) -> Any:
 
 
 def noise_of(key: Any, block: Any, first: Any) -> Any:
-    """Noise for the rows of a block, the first of which has the number `first`."""
+    """Noise for the rows of a block, whose first row has the number `first`."""
 
     def of_row(number: Any) -> Any:
         return random.normal(random.fold_in(key, number), (block.shape[1],))

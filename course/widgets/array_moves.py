@@ -1,4 +1,4 @@
-"""Lesson 03: choose where an array is and where it is to go; see every step of the move on every device."""
+"""Lesson 03: choose the present and the new sharding of an array; see every step of the move on every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row of bars, end to end behind a name, and the legend of what they stand for."""
+"""A row of bars, end to end behind a name, and their legend."""
 
 from __future__ import annotations
 

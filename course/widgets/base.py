@@ -30,7 +30,7 @@ Choices = Mapping[str, Any]
 Options = Sequence[tuple[str, Any]]
 
 _FIRST: Any = object()  # not None, which may be one of the values
-_NONE: Any = object()  # stands for the value None in a dropdown: ipywidgets takes None for "nothing is chosen"
+_NONE: Any = object()  # represents the value None in a dropdown: for ipywidgets None means "nothing is chosen"
 _LABEL = {"description_width": "initial"}
 # ipywidgets draws the arrow of a dropdown black in any theme: in JupyterLab's dark one it would not be seen
 _ARROW = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'><path fill='%23e0e0e0' d='M4 7h10l-5 5z'/></svg>"
@@ -151,10 +151,10 @@ class Explorer(Generic[Data]):
         """Move controls, as a hand would, and give back the same explorer.
 
         Args:
-            **values: a value for each control that is to be moved; a button is pressed that many times in all.
+            **values: a value for each control to set; a button is pressed that many times in all.
 
         Raises:
-            ValueError: there is no such control, or it has no such value.
+            ValueError: the control does not exist, or does not have this value.
         """
         unknown = values.keys() - self._widgets.keys()
         if unknown:

@@ -41,7 +41,7 @@ class Fact:
         name: what it is.
         before: at the first call.
         now: at the second one.
-        decides: what is looked up by it.
+        decides: which caches have it in their key.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Remembered:
 
 
 def cache_explorer() -> Explorer[Remembered]:
-    """Choose what is different at the second call, and read what is made anew.
+    """Choose the difference of the second call, and read what is made again.
 
     Returns:
         The explorer; show it as the last line of a cell.
@@ -174,7 +174,7 @@ class _Watched:
 
 
 def draw(remembered: Remembered) -> Sheet:
-    """The facts of both calls in a table; below, what is found and what is made anew, and the trace."""
+    """The facts of both calls in a table; below, what is found and what is made again, and the trace."""
     facts = remembered.facts
     columns = [
         ["", *(fact.name for fact in facts)],
@@ -233,7 +233,7 @@ def _column(lines: list[str]) -> Piece:
 
 
 def _box(name: str, is_found: bool, else_words: str) -> Piece:
-    """A frame that says whether something was found: thin if it was, thick and coloured if it is made anew."""
+    """A frame that says whether something was found: thin if it was, thick and coloured if it is made again."""
     colour, width = (INK, 1) if is_found else (NEW_COLOUR, 3)
     room = f'width="{number(BOX_WIDTH)}" height="{number(BOX_HEIGHT)}"'
     frame = f'<rect {room} rx="6" fill="none" stroke="{colour}" stroke-width="{width}"/>'

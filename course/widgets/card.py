@@ -1,7 +1,7 @@
 """The sheet on which a picture is drawn: a card that reads well on light and on dark pages.
 
 Within JupyterLab's page the colours of its theme are used. A stored picture is shown apart from the page, as an
-image: there the fallbacks hold, dark ink on a white card, whatever lies around it.
+image: there the fallbacks apply, dark ink on a white card, whatever surrounds it.
 """
 
 from __future__ import annotations

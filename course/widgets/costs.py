@@ -35,7 +35,7 @@ MESHES = ((1, 1), (8, 1), (4, 2), (2, 4), (1, 8))
 WIDTHS = (256, 8192)
 EXAMPLES = (256, 8192)
 
-# sky blue, purple, orange, vermilion: told apart with any kind of colour vision; each part also has a height of its own
+# sky blue, purple, orange, vermilion: distinct for any kind of colour vision; each part also has its own height
 PARTS = (
     ("parameters", OKABE_ITO[0], 20),
     ("optimizer state", OKABE_ITO[3], 20),

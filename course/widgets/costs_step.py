@@ -1,4 +1,4 @@
-"""The training step of which `costs` says what it costs: a network of four layers under several layouts."""
+"""The training step whose costs `costs` shows: a network of four layers under several layouts."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Drawn:
 
 
 def counter_map() -> Explorer[Drawn]:
-    """Choose an array, in how many blocks it is cut, and the way of counting.
+    """Choose an array, its number of blocks, and the kind of counters.
 
     Returns:
         The explorer; show it as the last line of a cell.

@@ -91,7 +91,7 @@ def device_panel() -> Explorer[PoolNow]:
     pressed: dict[str, int] = {}
 
     def act(name: str, presses: int, what: Callable[[], None]) -> None:
-        """Do once what a button stands for, also where it fails, when it has been pressed since the last look."""
+        """Perform a button's action once, even if it fails, if it was pressed since the last check."""
         is_new = presses > pressed.get(name, 0)
         pressed[name] = presses
         if is_new:

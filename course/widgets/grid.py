@@ -22,8 +22,8 @@ class Entry:
     """One cell.
 
     Args:
-        words: what stands in it.
-        owners: numbers of those to whom it belongs; their colours are those of devices. None: on plain paper.
+        words: its text.
+        owners: the numbers of its owners, whose colours are those of devices. None: without a colour.
         tip: what a resting mouse shows.
         is_chosen: drawn with a thick border.
     """

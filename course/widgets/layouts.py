@@ -118,7 +118,7 @@ def look(function: str, left: PartitionSpec, right: PartitionSpec, result: Parti
         function: one of FUNCTIONS.
         left: how the first operand is cut.
         right: how the second operand is cut.
-        result: how the result is to be cut; None leaves it to the partitioner.
+        result: how the result should be cut; None leaves it to the partitioner.
         size: rows and columns of each operand.
 
     Communication: none.
@@ -150,8 +150,8 @@ def time_of(planned: Planned, result: PartitionSpec | None) -> Timed:
     """What the expression takes on the devices here; a too large one is not run.
 
     Args:
-        planned: the layouts of the operands, and what the model says.
-        result: how the result is to be cut; None leaves it to the partitioner.
+        planned: the layouts of the operands, and the costs by the model.
+        result: how the result should be cut; None leaves it to the partitioner.
 
     Communication: that of the program, several times.
     """

@@ -1,4 +1,4 @@
-"""Who sends what to whom in a `device_put`: from one device to all, or from all to one; read from its Program."""
+"""The messages of a `device_put`: from one device to all, or from all to one; read from its Program."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["MOVES", "ends_of", "record_move"]
 
 
 def record_move(have: Sharding, want: Sharding, shape: tuple[int, ...]) -> Recording:
-    """Bring an array from one sharding to another, and write down who sends what to whom.
+    """Move an array from one sharding to another, and record the messages between devices.
 
     Args:
-        have: where it lies; on the first devices.
-        want: where it is to lie, on the first devices too, but on more or fewer of them.
+        have: its present sharding; on the first devices.
+        want: its new sharding, on the first devices too, but on more or fewer of them.
         shape: of the array; its numbers are 0, 1, 2, …
 
     Returns:
-        The recording: one exchange, or none if everything lies there already.
+        The recording: one exchange, or none if everything is there already.
 
     Communication: none; the program runs in this process.
 

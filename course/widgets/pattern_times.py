@@ -51,7 +51,7 @@ def times_of_move(have: Sharding, want: Sharding, shape: tuple[int, ...]) -> tup
 
 
 def _sizes(shape: tuple[int, ...]) -> list[tuple[tuple[int, ...], str]]:
-    """The shape of the picture, and one whose rows have a last dim more, so that they are of 1 MiB."""
+    """The shape of the picture, and one whose rows have one more dim, so that they are of 1 MiB."""
     row_nbytes = FLOAT_NBYTES * shape[-1]
     return [(shape, f"rows of {row_nbytes} bytes"), ((*shape, LARGE_NBYTES // row_nbytes), "rows of 1 MiB")]
 

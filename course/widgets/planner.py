@@ -24,7 +24,7 @@ TITLES = {
     "fsdp": "FSDP, gathered twice",
     "fsdp_kept": "FSDP, gathered once",
 }
-# sky blue, orange, vermilion: told apart with any kind of colour vision; each bar also has a height of its own
+# sky blue, orange, vermilion: distinct for any kind of colour vision; each bar also has its own height
 KINDS = (("compute", OKABE_ITO[0], 22), ("inside hosts", OKABE_ITO[1], 16), ("between hosts", OKABE_ITO[6], 10))
 BAR_WIDTH = 300  # px
 

@@ -29,7 +29,7 @@ def recording(
     Args:
         most_calls: from one product up to so many.
         sizes: rows and columns of the matrices.
-        runs: so many of each state, or more if they take less than
+        runs: this many of each state, or more if they take less than
         for_s: seconds.
 
     Returns:

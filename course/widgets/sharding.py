@@ -1,4 +1,4 @@
-"""Lesson 02: choose mesh, array and spec, and see who holds what, how many bytes, and the line that makes it."""
+"""Lesson 02: choose mesh, array and spec, and see what each device holds, how many bytes, and the line that does it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Placed:
         mesh_shape: size of each mesh axis; the axes are named a, b, c.
         shape: the global shape.
         entries: for each dim the mesh axis or axes that cut it.
-        layout: who holds what, as the library says.
+        layout: of the array, from the library.
     """
 
     mesh_shape: tuple[int, ...]
@@ -84,7 +84,7 @@ def sharding_explorer() -> Explorer[Placed]:
 
 
 def look(mesh: tuple[int, ...], shape: tuple[int, ...], **dims: Entry) -> Placed:
-    """Ask the library where the blocks lie.
+    """Ask the library where the blocks are.
 
     Args:
         mesh: size of each mesh axis.
@@ -141,7 +141,7 @@ def _code(placed: Placed) -> list[str]:
 
 
 def _entries(chosen: Mapping[str, Any], dim: int) -> Options:
-    """What may cut this dim: nothing, one axis, or two axes in either order; none where there is no such dim."""
+    """The options to cut this dim: nothing, one axis, or two axes in either order; empty if there is no such dim."""
     if dim >= len(chosen["shape"]):
         return []
     names = NAMES[: len(chosen["mesh"])]

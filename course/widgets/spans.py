@@ -23,7 +23,7 @@ MOST_CALLS = 4
 SIZES = (200, 2000)
 WIDTH, ROW, NAMES_WIDTH = 560, 34, 90
 _RECORDED = f"recorded on a machine of {CORES} cores: press the button to measure on yours"
-# orange, grey, sky blue, vermilion: told apart with any kind of colour vision; the words stand beside them too
+# orange, grey, sky blue, vermilion: distinct for any kind of colour vision; the words are beside them too
 KINDS = {
     "dispatch": OKABE_ITO[1],
     "queue": OKABE_ITO[7],
@@ -124,8 +124,8 @@ def look(calls: int, size: int, waits_each: bool, measured: int) -> TimeLine:
 def measure(count: int, size: int, waits_each: bool) -> tuple[Call, ...]:
     """Dispatch products on CPU 0, wait for them, and look at the clock.
 
-    Where the cell waits only once, it sees only when the last product is there. When the second of four is there is
-    seen by a run of two: to look in between would take the processor from the device.
+    If the cell waits only once, it sees only when the last product is ready. A run of two shows when the second of four
+    is ready: a check in between would take the processor from the device.
 
     Args:
         count: how many.
@@ -177,7 +177,7 @@ def draw(line: TimeLine) -> Sheet:
     parts = [text(lane, 0, ROW * (k + 0.5), 13, fill=INK, anchor="start") for k, lane in enumerate(lanes)]
     for lane, kind, call, start_ms, end_ms in line.spans():
         x, width = (ms / whole_ms * WIDTH for ms in (start_ms, end_ms - start_ms))
-        # several calls may stand in the queue at once: each has a line of its own there
+        # several calls may be in the queue at once: each has its own line there
         height = ROW - 10 if lane != "queue" else (ROW - 8) / MOST_CALLS
         y = ROW * lanes.index(lane) + (5 if lane != "queue" else 4 + (call - 1) * height)
         tip = f"{kind} of product {call}: from {start_ms:.{digits}f} to {end_ms:.{digits}f} ms"

@@ -1,4 +1,4 @@
-"""Lesson 05: step through a collective; who sends what to whom, and what each device holds before and after."""
+"""Lesson 05: step through a collective: the messages between devices, and what each holds before and after."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Scene:
         pattern: what was recorded, in words.
         code: the call.
         recording: all of it.
-        moment: which exchange; the number of exchanges stands for the results.
+        moment: the number of the exchange; the count of exchanges means the results.
         follow: the device whose messages stand out; None for all.
         times: what was measured for this pattern.
     """
@@ -88,7 +88,7 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
     Args:
         **functions: functions of your own, by name: each takes a row, float32[n] for n devices, and communicates along
             the axis "i". They come before the built-in ones in the list of patterns. The origins of the numbers are
-            told for functions that copy, cut and add.
+            shown for functions that copy, cut and add.
 
     Returns:
         The explorer; show it as the last line of a cell.

@@ -1,4 +1,4 @@
-"""Who sends what to whom in a mapped function: recorded while its Program runs, step by step, on a small table.
+"""The messages between devices in a mapped function: recorded while its Program runs, step by step, on a small table.
 
 The Program is the one that the devices get. Here it runs in this process, all devices in lockstep, as on the local
 runtime, and what goes into each collective and what comes out of it is written down. It runs twice: once on the
@@ -54,7 +54,7 @@ class Moment:
         what: what happens, in words.
         before: for each device what it brings.
         after: for each device what it gets.
-        messages: who sends what to whom.
+        messages: with their senders and receivers.
     """
 
     op: str
@@ -167,7 +167,7 @@ def exchanged(program: Program, step: Eqn, before: Sequence[Any]) -> list[Any]:
     Args:
         program: the program.
         step: its step.
-        before: for each device its operand; None where it has none, in a transfer.
+        before: for each device its operand; None if it does not have one, in a transfer.
 
     Returns:
         For each device a tensor; None where it gets nothing, in a transfer.
@@ -239,7 +239,7 @@ def _moments(
 
 
 def held_by(shards: Iterable[Pair | None]) -> tuple[tuple[Held, ...], ...]:
-    """What each device holds, in words; a whole table is told by its rows.
+    """What each device holds, in words; a whole table is described by its rows.
 
     Args:
         shards: for each device its numbers, and by bits whose they are; None where it has nothing.

@@ -26,7 +26,7 @@ __all__ = ["CALLS", "Spread", "Views", "describe", "draw", "look", "two_views"]
 
 HEADING = "The whole array, and what one device sees of it"
 
-COUNT = 4  # devices that take part: so few that all numbers can be read
+COUNT = 4  # devices: so few that all numbers are readable
 MATRIX = torch.arange(16.0).reshape(4, 4)
 
 Function = Callable[[Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""Lesson 11: who waits for whom. Devices, the lists that they work through, and an arrow for each wait."""
+"""Lesson 11: which device waits for which. Devices, the lists that they work through, and an arrow for each wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["describe", "draw", "who_waits"]
 HEADING = "Which device waits for which"
 
 BOX_WIDTH, BOX_HEIGHT, GAP = 92.0, 24.0, 8.0  # px
-RADIUS, NODE = 92.0, 17.0  # px: of the circle on which the devices lie, and of a device
+RADIUS, NODE = 92.0, 17.0  # px: of the circle of devices, and of a device
 CIRCLE_COLOUR, WAIT_COLOUR = "#D55E00", INK  # vermilion of Okabe and Ito, and thicker
 
 SCENES: dict[str, Moment] = {
@@ -94,7 +94,7 @@ def describe(now: Moment) -> str:
 
 
 def who_waits(what: BaseException | Mapping[int, Sequence[str]] | None = None) -> Explorer[Moment]:
-    """Who waits for whom: in an error that you have caught, in lists that you write, or in some examples.
+    """Which device waits for which: in an error that you have caught, in lists that you write, or in some examples.
 
     Args:
         what: a CollectiveTimeoutError; or by device id, the names of its meetings in its order; or None for examples.
@@ -163,7 +163,7 @@ def _lists(now: Moment) -> Piece:
     """A row of boxes for each device: done ones ticked, the next one framed boldly, later ones dashed."""
     rows = []
     for device, plan in now.plans.items():
-        ahead = int(device in now.still) - now.done[device]  # who does not move has not come to the next one either
+        ahead = int(device in now.still) - now.done[device]  # a device that does not move has not reached the next one
         boxes = [_box(name, k + ahead) for k, name in enumerate(plan)]
         label = Piece(text(f"CPU {device}", 0, BOX_HEIGHT / 2, 13, anchor="start"), 48, BOX_HEIGHT)
         rows.append(beside([label, *boxes], gap=GAP))

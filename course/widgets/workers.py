@@ -22,8 +22,8 @@ class DeviceNow:
         name: "CPU 3".
         state: "lives", "stopped", "gone", or "no process" on the local runtime.
         pid: of its worker; None where there is none.
-        process_nbytes: memory of the worker's process, in bytes, that which it shares with others included; None where
-            there is no process.
+        process_nbytes: memory of the worker's process, in bytes, including shared memory; None if there is no
+            process.
         array_nbytes: bytes of live Arrays that it keeps, or kept when it died.
         ending: how it ended, in tinyshard's words; empty while it lives.
     """
@@ -79,7 +79,7 @@ def _device_now(device: ts.Device, array_nbytes: int) -> DeviceNow:
         status, process_nbytes = process.status(), process.memory_info().rss
     except psutil.NoSuchProcess:
         status = psutil.STATUS_ZOMBIE
-    if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):  # it has ended, and nobody has told the kernel yet
+    if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):  # it has ended, but the controller does not know yet
         return DeviceNow(repr(device), IS_GONE, pid, None, array_nbytes)
     state = STANDS_STILL if status == psutil.STATUS_STOPPED else RUNS
     return DeviceNow(repr(device), state, pid, process_nbytes, array_nbytes)
