@@ -257,7 +257,7 @@ class Array(HasShards, Immutable):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("the values of an Array lie on its devices: NumPy gets a copy of them, without copy=False")
+            raise ValueError("the values of an Array are on its devices: NumPy needs a copy, so copy=False is refused")
         values = self.numpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 

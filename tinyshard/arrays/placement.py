@@ -105,7 +105,7 @@ def refuse_on_a_shard(what: str) -> None:
         raise ShardingError(
             "a sharding constraint inside a mapped function",
             got=f"{what} where the names {', '.join(map(repr, device_names()))} are mapped",
-            rule="there each device holds a value of its own; where its parts lie is already said",
+            rule="there each device has its own value; in_specs and out_specs, or the axes, place it",
             try_="the constraint outside of the mapped function, or out_axes or out_specs",
         )
 

@@ -21,7 +21,7 @@ def no_memory(what: str) -> NoReturn:
     raise DtypeError(
         "an Array has no memory in this process",
         got=f"x.{what}()",
-        rule="its shards lie in the memory of its devices",
+        rule="its shards are in the memory of its devices",
         try_=f"ts.device_get(x).{what}(), or x.addressable_shards",
     )
 
@@ -31,7 +31,7 @@ def no_memory_wrapped(what: str) -> NoReturn:
     raise DtypeError(
         "a value inside of a transformation has no memory of its own",
         got=f"x.{what}(), as copy.copy(x) and pickle.dumps(x) call it",
-        rule="it stands for a value whose uses the transformation follows",
+        rule="it represents a value that the transformation differentiates or maps",
         try_="x.clone() for a copy; what should be saved is returned from the function",
     )
 

@@ -55,7 +55,7 @@ _WRAPPED = {complex: torch.complex128, float: torch.float64, int: torch.int64, b
 
 
 class Recorder:
-    """The trace in progress: what has been captured to an input so far.
+    """The trace in progress, and the tensors that it has captured as inputs.
 
     Attributes:
         custom_derivative: what makes the function's derivative differ from its graph's, if anything does.

@@ -151,7 +151,7 @@ class Compiled:
         refuse_abstract(mesh, self._name)
         return replace(self._assignment, mesh=mesh, committed=self._assignment.committed or bool(bound))
 
-    # ---- what it is -------------------------------------------------------------------------------------------
+    # ---- its properties ---------------------------------------------------------------------------------------
 
     @property
     def program(self) -> Program:

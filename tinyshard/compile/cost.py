@@ -1,4 +1,4 @@
-"""What a program costs: floating-point operations and bytes, counted from its steps alone."""
+"""The cost of a program: floating-point operations and bytes, counted from its steps."""
 
 from __future__ import annotations
 

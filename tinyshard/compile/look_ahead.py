@@ -29,7 +29,7 @@ from tinyshard.partition.rules.elementwise import scales_parts
 aten = torch.ops.aten
 
 _SCALES = {aten.mul.Tensor, aten.div.Tensor}
-_ADDS = {aten.add.Tensor, aten.sub.Tensor}  # of what is partial likewise
+_ADDS = {aten.add.Tensor, aten.sub.Tensor}  # of operands that are partial along the same axes
 
 
 class LookAhead:

@@ -114,7 +114,7 @@ def _kinds() -> tuple[type, type]:
 
 
 class _Ended:
-    """What both refuse."""
+    """The base of both: any use raises EndedTraceError."""
 
     def __repr__(self, **_: Any) -> str:
         return f"<a traced value of {object.__getattribute__(self, '_traced_by')}, whose trace is over>"

@@ -23,7 +23,7 @@ from tinyshard.core.current_trace import current_recorder
 _NUMBERS = (bool, int, float, complex, np.integer, np.floating)
 _KINDS = (bool, int, float, complex)
 
-Numbers = MutableMapping[torch.Tensor, None]  # stand-ins for numbers, and what is computed from these alone
+Numbers = MutableMapping[torch.Tensor, None]  # stand-ins for numbers, and values computed only from these
 
 
 def is_number(leaf: Any) -> bool:

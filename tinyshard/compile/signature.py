@@ -74,7 +74,7 @@ class Bound:
 
     @property
     def arguments(self) -> Any:
-        """What is traced, the operands in their places: (args, kwargs)."""
+        """The traced arguments, with operands in their places: (args, kwargs)."""
         given = iter(self.operands)
         return tree_unflatten([None if none else next(given) for none in self.signature.nones], self.signature.tree)
 
@@ -142,7 +142,7 @@ def bind(
 
 
 def types_in(value: Any, depth: int = 8) -> Any:
-    """The type of a value and of what is in it: 1, 1.0 and True are equal, and so are containers of them.
+    """The type of a value and of its elements: 1, 1.0 and True are equal, and so are containers of them.
 
     Args:
         value: the elements of tuples, lists, dicts, frozensets and the fields of dataclasses count too.

@@ -169,7 +169,7 @@ def trace(
     An outer trace, or a transformation of torch.func, does not see this one: a value that the function closes
     over from there becomes an input.
 
-    It runs in a thread of its own; see `core/trace_thread.py`.
+    It runs in its own thread; see `core/trace_thread.py`.
 
     Communication: none.
     """

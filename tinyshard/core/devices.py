@@ -1,4 +1,4 @@
-"""Devices: the slots that shards live in. On CPUs each is one worker process."""
+"""Devices, which hold shards. On CPUs each is one worker process."""
 
 from __future__ import annotations
 

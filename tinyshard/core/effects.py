@@ -31,7 +31,7 @@ class Site:
 
     Attributes:
         perform: does it, with the blocks of some devices.
-        together: whether it needs the blocks of all devices; else each device has values of its own.
+        together: whether it needs the blocks of all devices; else each device has its own values.
         number: by which the devices refer to it.
     """
 

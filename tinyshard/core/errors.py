@@ -137,7 +137,7 @@ class CollectiveTimeoutError(RemoteError):
 
 
 class OutOfMemoryError(RemoteError):
-    """A device has no memory for a value; the message lists what is alive there."""
+    """A device has no memory for a value; the message lists its live values."""
 
 
 class NotANumberError(RemoteError, FloatingPointError):

@@ -68,7 +68,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = N
     Args:
         function: of a leaf of each tree.
         tree: any value; what is not a container is a leaf.
-        rest: further trees with the containers of the first; a leaf of the first may stand for a whole subtree.
+        rest: further trees with the containers of the first; a leaf of the first may match a whole subtree.
         is_leaf: of a part of the first tree: whether it is a leaf, though it is a container or None.
 
     Returns:
@@ -198,7 +198,7 @@ def map_with_path(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: 
     Args:
         function: of a path, as `flatten_with_path` has it, and of a leaf of each tree.
         tree: any value; what is not a container is a leaf.
-        rest: further trees with the containers of the first; a leaf of the first may stand for a whole subtree.
+        rest: further trees with the containers of the first; a leaf of the first may match a whole subtree.
         is_leaf: of a part of the first tree: whether it is a leaf, though it is a container or None.
 
     Returns:

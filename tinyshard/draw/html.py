@@ -28,7 +28,7 @@ def array_html(
     """The table and picture of an array.
 
     Args:
-        layout: where the blocks lie.
+        layout: where the blocks are.
         shape: the global shape, of any rank.
         dtype: the name of the dtype, as "float32".
         nbytes_total: bytes of the array, copies not counted.
@@ -62,7 +62,7 @@ def sharding_html(layout: Layout, sharding: str, shape: Sequence[int] | None = N
     """The table and picture of a sharding, for an array of `shape` or for any.
 
     Args:
-        layout: where the blocks lie.
+        layout: where the blocks are.
         sharding: the repr of the sharding.
         shape: the global shape; None draws square blocks.
 

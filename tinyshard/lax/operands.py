@@ -32,7 +32,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
             )
         axis_names.find(axis)
     if len(set(axes)) < len(axes):
-        raise MappingError("an axis name stands twice in one collective", got=repr(axes))
+        raise MappingError("an axis name appears twice in one collective", got=repr(axes))
     return axes
 
 
@@ -48,8 +48,8 @@ def groups_of(axes: Sequence[str], axis_index_groups: Any) -> Groups | None:
     """Check and freeze `axis_index_groups`.
 
     Raises:
-        MappingError: they do not cover each index once, differ in size, or go with several axes of which vmap binds
-            one.
+        MappingError: they do not cover each index once, differ in size, or are for several axes, one of them bound by
+            vmap.
     """
     if axis_index_groups is None:
         return None

@@ -83,7 +83,7 @@ def _added(product: Function) -> Function:
     return decomposed
 
 
-# of a product that is partial, what is added would be added on each device
+# with a partial product, each device would add the other operand
 _ADDED_PRODUCTS: dict[Any, Function] = {
     aten.addmm.default: _added(aten.mm),
     aten.addmv.default: _added(aten.mv),

@@ -1,4 +1,4 @@
-"""How the results of an op are cut if its operands stay where they are: what the types of explicit axes follow."""
+"""How the results of an op are cut if its operands do not move: the rule for the types of explicit axes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
 from tinyshard.partition.rule import SAME, Dim, Rule
 
-STAYS_PARTIAL = "+"  # what an axis is assigned along which the operands stay partial
+STAYS_PARTIAL = "+"  # assigned to an axis along which the operands stay partial
 Assignment = Mapping[int, str | None]  # axis -> the factor that it cuts, STAYS_PARTIAL, or None
 
 
@@ -85,7 +85,7 @@ class _Choice:
         return self._cheapest({a: factors for a, (factors, _) in options.items()})
 
     def _options(self, a: int) -> tuple[list[str | None], bool]:
-        """What an axis may be assigned, and whether the operands agree on the first of it."""
+        """The possible assignments of an axis, and whether the operands agree on the first."""
         found: list[str | None] = list(dict.fromkeys(f for held in self.held for f, cut in held.items() if a in cut))
         is_partial = any(a in partial for partial in self.partial)
         is_refused = any(

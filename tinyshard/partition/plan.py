@@ -67,7 +67,7 @@ class Plan:
 @in_trace_thread(collector.paused_for_imports)
 def warm_up() -> None:
     """Plan once while the workers start: torch imports a second of itself when the first op runs on meta tensors."""
-    # the interpreter's last collection would walk all of that, for half a second, and free what ends with the process
+    # the interpreter's last collection would walk all of that, for half a second, and free memory that the system frees
     atexit.register(gc.freeze)
     rows = ShardedVar(0, (2, 2), torch.float32, ((0,), ()))
     for op, args in ((aten.add.Tensor, (rows, 1)), (aten.mm.default, (rows, rows))):

@@ -233,7 +233,7 @@ def _way(
 
 @lru_cache(maxsize=4096)
 def _missing(shape: tuple[int, ...], have: Dims, want: Dims, axes: Axes) -> int:
-    """The mean number of elements of its new block that a device does not hold: a lower bound of what is sent."""
+    """The mean number of elements of its new block that a device does not hold: a lower bound of the cost."""
     devices = math.prod(axes)
     common = [_common(n, h, w, axes) for n, h, w in zip(shape, have, want, strict=True)]
     held = sum(map(math.prod, zip(*common, strict=True))) if common else devices

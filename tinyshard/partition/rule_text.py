@@ -21,7 +21,7 @@ _COMBINED = {"sum": "sum", "avg": "mean", "max": "maximum", "min": "minimum", "p
 
 
 def in_words(rule: Rule) -> list[str]:
-    """What each factor of a rule means.
+    """The meaning of each factor of a rule.
 
     Example:
         >>> from tinyshard.partition.rule import parsed

@@ -162,7 +162,7 @@ class Inspected(_Token):
             "a value inside of pmap or shard_map has no sharding",
             got=f"inspect_array_sharding in {inliner.builder.where}",
             rule="there it is one device's block; in_specs and out_specs say how the whole is cut",
-            try_="ts.debug.inspect_array_sharding of what goes in, or of what comes out",
+            try_="ts.debug.inspect_array_sharding of the arguments, or of the results",
         )
 
 

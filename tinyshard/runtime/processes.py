@@ -13,7 +13,7 @@ def process_index() -> int:
 
     Communication: none.
 
-    In JAX: each host runs a controller of its own.
+    In JAX: each host runs its own controller.
 
     Example:
         >>> process_index()
@@ -30,7 +30,7 @@ def process_count() -> int:
 
     Communication: none.
 
-    In JAX: each host runs a controller of its own.
+    In JAX: each host runs its own controller.
 
     Example:
         >>> process_count()

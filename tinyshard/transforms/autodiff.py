@@ -282,7 +282,7 @@ def _places(what: str, argnums: int | tuple[int, ...], count: int) -> list[int]:
     places = [n % count for n in numbers]
     if len(set(places)) < len(places):
         raise DtypeError(
-            f"{what} is asked for the gradient by one argument twice",
+            f"{what} differentiates with respect to one argument twice",
             got=got,
             rule="each argument is named once; -1 is the last one",
             try_=f"argnums={tuple(dict.fromkeys(places))!r}",

@@ -94,6 +94,6 @@ def check_not_closed_over(what: str, function: str, numbers: Sequence[int], coun
         raise DtypeError(
             f"a {what} closes over a value that is differentiated",
             got=function,
-            rule="its rule says what the derivative by the arguments is, and no other",
+            rule="its rule covers only the derivative with respect to the arguments",
             try_="the value as an argument of the function; or ts.lax.stop_gradient(value)",
         )

@@ -204,7 +204,7 @@ def _gradients(function: str, returned: Any, arguments: Sequence[Any]) -> list[t
             raise DtypeError(
                 f"bwd of {function}, a custom_vjp, returns a gradient of another tree than its argument",
                 got=f"{other} for argument {number}: {form}",
-                rule="a gradient has the containers of its argument; None stands for zeros",
+                rule="a gradient has the containers of its argument; None means zeros",
             )
         pairs = [(x, g) for x, g in zip(xs, leaves, strict=True) if x is not None]
         slopes = [torch.zeros_like(x) if g is None else flat(g)[0][0] for x, g in pairs]

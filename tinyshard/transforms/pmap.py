@@ -100,7 +100,7 @@ class Pmapped(OverDevices):
         mesh = bound.split.mesh
 
         def moved(x: Any, target: Layout) -> Any:
-            there = innermost(x)  # of what a transformation wraps
+            there = innermost(x)  # without a transformation's wrappers
             layout = getattr(there, "_layout", None)
             is_elsewhere = layout is not None and there.committed and layout.devices != target.devices
             return device_put(x, NamedSharding(mesh, spec_of(target.dims, mesh))) if is_elsewhere else x

@@ -30,7 +30,7 @@ class Kinds:
     """The kinds of arguments with respect to which a function is differentiated.
 
     Attributes:
-        holomorphic: only complex numbers, of which it is a holomorphic function; else only real numbers.
+        holomorphic: only complex numbers, and the function is holomorphic; else only real numbers.
         allow_int: whether integers are allowed, too, whose derivative is zero.
     """
 
@@ -54,7 +54,7 @@ class OfLeaves:
         leaves: the tensors.
 
     Raises:
-        DtypeError: there is no tensor.
+        DtypeError: no leaf is a tensor.
     """
 
     def __init__(self, what: str, fun: Callable[..., Any], args: Sequence[Any], has_aux: bool = False) -> None:
@@ -63,7 +63,8 @@ class OfLeaves:
         self._results: TreeSpec | None = None
         self._aux: tuple[list[Any], TreeSpec] | None = None
         if not self.leaves:
-            raise DtypeError(f"{what} has nothing to differentiate by", got=f"{starred(self._tree)}, without a tensor")
+            got = f"{starred(self._tree)}, without a tensor"
+            raise DtypeError(f"{what} has nothing to differentiate with respect to", got=got)
 
     def __call__(self, *leaves: torch.Tensor) -> Any:
         """The tensors of the result; with has_aux (these, the tensors of anything else)."""
@@ -125,7 +126,7 @@ def is_continuous(x: torch.Tensor) -> bool:
 
 
 def as_tensors(tree: Any) -> Any:
-    """The tree with copies of its numbers and NumPy arrays as tensors; everything else is left as it is."""
+    """The tree with copies of its numbers and NumPy arrays as tensors; everything else is unchanged."""
     return tree_map(lambda x: torch.tensor(x) if isinstance(x, (*_NUMBERS, np.ndarray, np.generic)) else x, tree)
 
 
@@ -160,9 +161,9 @@ def checked_values(what: str, tree: Any, which: str = "", kinds: Kinds | None = 
             is_complex: "ts.vjp, whose cotangents are complex, or holomorphic=True; or ",
         }
         raise DtypeError(
-            f"{what} needs {needed} tensors to differentiate by",
+            f"{what} needs {needed} tensors to differentiate with respect to",
             got=f"{which}{leaf.dtype if is_tensor else type(leaf).__name__}{path and f' at {path}'}",
-            try_=f"{cures.get(True, '')}let the function close over what is not differentiated by",
+            try_=f"{cures.get(True, '')}let the function close over values that are not differentiated",
         )
     return tree
 

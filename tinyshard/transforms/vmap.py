@@ -188,7 +188,7 @@ _REFUSALS: dict[str, tuple[str, str, str, type[TinyshardError]]] = {
 
 @contextlib.contextmanager
 def _as_own_errors() -> Iterator[None]:
-    """Raise torch's refusals as errors with the user's line, the rule and what to try."""
+    """Raise torch's refusals as errors with the user's line, the rule and a fix."""
     try:
         yield
     except RuntimeError as error:

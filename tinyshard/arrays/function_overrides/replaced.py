@@ -153,7 +153,7 @@ def _why_not(x: Any) -> str:
     if x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None):
         return "with hooks"
     if x._use_count() > 1 and not _is_left_to_the_tape(x):
-        return "of which there is a view, or a result whose gradient can still be asked for"
+        return "which has a view, or a result that can still be differentiated"
     return ""
 
 

@@ -44,7 +44,7 @@ def tensor_transformed(func: Callable[..., Any], data: Any, *args: Any, **kwargs
         raise DtypeError(
             f"torch.{func.__name__} of values that a transformation follows",
             got="a list of Arrays inside of grad, vmap or their like",
-            rule="it takes Python numbers, of which no derivative is taken",
+            rule="it takes Python numbers, which have no derivative",
             try_="torch.stack([...])",
         )
     return func(data, *args, **kwargs)

@@ -39,7 +39,7 @@ class Group:
 
 
 def group_of(members: tuple[int, ...], device: int) -> Group:
-    """The group of these devices, of which `device` is one.
+    """The group of these devices, from the view of its member `device`.
 
     Example:
         >>> group_of((4, 6), 6)

@@ -98,7 +98,7 @@ class SharedMemoryCommunicator(Communicator):
         result_nbytes: int = 0,
         lent: Tensor | None = None,
     ) -> Iterator[tuple[list[int], list[Block]]]:
-        """A block of code between two barriers, with what all members published before the first.
+        """A block of code between two barriers, with the entries that all members published before the first.
 
         It yields, by member, the offset of its operand; and the block that it shares: its lent values, or the result's
         block from the first member.
@@ -106,8 +106,8 @@ class SharedMemoryCommunicator(Communicator):
         Args:
             moment: which exchange.
             operand: values that the other members read.
-            result_nbytes: size of the block, allocated by the first member, of which each member writes a part and
-                which all hold afterwards; 0 for none.
+            result_nbytes: size of the block, allocated by the first member; each member writes a part of it, and all
+                hold it afterwards; 0 for none.
             lent: values whose block other members may hold afterwards.
 
         Raises:
@@ -133,7 +133,7 @@ class SharedMemoryCommunicator(Communicator):
         finally:
             if staged is not None:
                 self._arena.release(staged)
-            self._arena.let_go()  # another member may need what was freed meanwhile
+            self._arena.let_go()  # another member may need blocks that were freed meanwhile
 
     def _prepare(
         self, group: Group, operand: Tensor | None, result_nbytes: int, lent: Tensor | None

@@ -94,7 +94,7 @@ class Link:
         asked: requests that the worker has not answered, by number.
         done: number of the last call that the worker is known to have finished.
         is_up: the worker is connected to the other workers and takes calls.
-        lost: how the worker ended; empty while it lives.
+        lost: how the worker ended; empty while it is alive.
         sight: the controller's last information about the worker, for the watchdog.
     """
 

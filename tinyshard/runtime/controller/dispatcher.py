@@ -42,7 +42,7 @@ MAX_NBYTES_AHEAD = 128 << 20
 
 
 class Dispatcher:
-    """Sends messages to all devices in one order. `calls.lock` guards what several threads use.
+    """Sends messages to all devices in one order. `calls.lock` guards the state that several threads use.
 
     Args:
         buffers: the values that are in use or released.
@@ -106,7 +106,7 @@ class Dispatcher:
 
     def advance(self) -> None:
         """Send the queued items, as far as they can be sent now."""
-        # a finalizer or a signal handler that interrupted this thread's own dispatch: that sends what it posted
+        # a finalizer or a signal handler that interrupted this thread's own dispatch, which sends the posted item
         if self.calls.is_mine or not (self._posted or self._queue):
             return
         with self.calls.lock:
@@ -172,7 +172,7 @@ class Dispatcher:
         return self.calls.is_mine or threading.current_thread() is self.receiving
 
     def abandon(self) -> None:
-        """In a process that user code has forked from this one: close what the two share."""
+        """In a process that user code has forked from this one: close the shared descriptors."""
         self.broken = unusable(got="this process was forked from the one that the pool belongs to")
         self.woken.close()
         self._wakes.close()

@@ -85,7 +85,7 @@ class Buffers(Watched):
         return buffer
 
     def held_by(self, device: int) -> list[Buffer]:
-        """The values in use, and not deleted, of which this device holds a block."""
+        """The values in use, and not deleted, with a block on this device."""
         held = (watch() for watch in list(self._held.values()) if device in watch.devices)
         return [buffer for buffer in held if buffer is not None and not buffer.is_deleted]
 

@@ -197,7 +197,7 @@ def _not_started(got: str) -> RuntimeStateError:
 
 @contextlib.contextmanager
 def refusals_explained() -> Iterator[None]:
-    """Raise RuntimeStateError where the system refuses what workers need: processes, descriptors, the folder."""
+    """Raise RuntimeStateError if the system refuses resources that workers need: processes, descriptors, the folder."""
     try:
         yield
     except (OSError, RuntimeError) as error:

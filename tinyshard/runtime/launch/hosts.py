@@ -189,7 +189,7 @@ class Hosts:
             agent.close()
 
     def abandon(self) -> None:
-        """In a process that user code has forked from this one: close what the two share."""
+        """In a process that user code has forked from this one: close the shared descriptors."""
         self.is_closed = True
         for sock in list(self._sockets):
             sock.close()

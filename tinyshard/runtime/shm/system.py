@@ -23,7 +23,7 @@ IS_MAC = sys.platform == "darwin"
 PAGE_NBYTES = mmap.PAGESIZE
 HAS_MEMORY_FILES = hasattr(os, "memfd_create")
 
-# Python names only some of them. PowerPC has a value of its own
+# Python names only some of them. PowerPC has another value
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x40 if IS_MAC or platform.machine().startswith("ppc") else 0x4000
 # copies the pages of a private mapping ahead of their use, and reports if it cannot: since Linux 5.14
