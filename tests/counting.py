@@ -20,13 +20,13 @@ def sent(name: str, size: int, nbytes: int) -> int:
 
 
 def announced(program) -> list[tuple[str, int, int]]:
-    """(collective, group size, operand bytes) for each collective of a program that communicates."""
+    """(collective, group size, bytes of its operands) for each collective of a program that communicates."""
     told = []
     for step in program.steps:
         if step.op in COLLECTIVES and COLLECTIVES[step.op].communicates:
             size = math.prod(program.axes[a] for a in step.kwargs["axes"])
             if size > 1:
-                told.append((step.op, size, program.metas[step.args[0].number].nbytes))
+                told.append((step.op, size, sum(program.metas[x.number].nbytes for x in step.args)))
     return told
 
 

@@ -131,7 +131,7 @@ def _run(program: Program, shards: list[Tensor | None]) -> list[tuple[Eqn, list[
             for row in values:
                 row[slot] = step.call(row)[0]
             continue
-        made = exchanged(program, step.step, [row[step.operand] for row in values])
+        made = exchanged(program, step.step, [row[step.step.args[0].number] for row in values])
         for row, block in zip(values, made, strict=True):
             row[slot] = block
         found.append((step.step, made))

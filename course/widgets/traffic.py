@@ -133,7 +133,8 @@ def in_lockstep(program: Program, inputs: Sequence[Sequence[Tensor]]) -> tuple[l
         inputs: for each device the program's inputs.
 
     Returns:
-        The exchanges as (op, parameters, for each device what it brings, what it gets), and for each device the first
+        The exchanges as (op, parameters, for each device what it brings, what it gets), one of several operands as
+        several; and for each device the first
         result.
 
     Communication: none.
@@ -150,14 +151,16 @@ def in_lockstep(program: Program, inputs: Sequence[Sequence[Tensor]]) -> tuple[l
             continue
         assert step.request is not None
         name, params = step.request.name, step.request.params
-        before = [row[step.operand] for row in values]
+        operands = step.operand if isinstance(step.operand, tuple) else (step.operand,)
         # one mapped axis, so all devices are one group
-        assert step.request.positions(0) == tuple(range(len(before)))
-        after = exchanged(program, step.step, before)
-        for row, shard in zip(values, after, strict=True):
-            row[step.results[0]] = shard
-        if COLLECTIVES[name].communicates:
-            exchanges.append((name, params, before, after))
+        assert step.request.positions(0) == tuple(range(len(values)))
+        for operand, slot in zip(operands, step.results, strict=True):
+            before = [row[operand] for row in values]
+            after = exchanged(program, step.step, before)
+            for row, shard in zip(values, after, strict=True):
+                row[slot] = shard
+            if COLLECTIVES[name].communicates:
+                exchanges.append((name, params, before, after))
     return exchanges, [row[program.outputs[0]] for row in values]
 
 

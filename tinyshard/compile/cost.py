@@ -112,9 +112,8 @@ def bytes_sent(program: Program, step: Eqn) -> int:
     """
     if step.op == "transfer":
         return _transferred(program, step)
-    operand = program.metas[step.args[0].number]
-    assert operand is not None
-    return nbytes_sent(step.op, operand, program.axes, step.kwargs)
+    operands: Any = [program.metas[x.number] for x in step.args]
+    return sum(nbytes_sent(step.op, operand, program.axes, step.kwargs) for operand in operands)
 
 
 def _transferred(program: Program, step: Eqn) -> int:

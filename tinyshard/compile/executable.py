@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.transfer import move, put_tensor
+from tinyshard.compile.combine import combined
 from tinyshard.compile.donation import donated_buffers
 from tinyshard.compile.explain import explain_gathers
 from tinyshard.compile.simplify import simplified
@@ -238,7 +239,7 @@ def close_program(
         return coarsest(x.layout) if isinstance(x, UnalignedVar) else layout(x.dims), ShapedType(x.shape, x.dtype)
 
     return Executable(
-        simplified(builder.finish([x.number for x in results])),
+        combined(simplified(builder.finish([x.number for x in results]))),
         tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
         tuple(map(result_of, results)),
     )

@@ -9,7 +9,7 @@ from tinyshard.compile.cost import bytes_sent, with_bodies
 from tinyshard.compile.signature import Signature, spelled_call
 from tinyshard.compile.text import axis_names
 from tinyshard.core import config
-from tinyshard.core.program import Program, Value
+from tinyshard.core.program import Program, values_in
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding.mesh import Mesh
 
@@ -103,12 +103,12 @@ def explain_gathers(program: Program, mesh: Mesh | None) -> None:
     for part, times in with_bodies(program, every=True):
         for number, reason in part.reasons:
             step = part.steps[number]
-            operand: Value = step.args[0]
+            operands = ", ".join(str(part.metas[x.number]) for x in values_in(step.args))
             over = "*".join(name for a in step.kwargs["axes"] for name in mesh_axes[a])
             nbytes = bytes_sent(part, step)
             print(
                 f"{reason.op} gathers an operand, in {reason.where or caller}\n"
-                f"  what: all_gather of {part.metas[operand.number]} over {over}, "
+                f"  what: all_gather of {operands} over {over}, "
                 f"{nbytes:,} bytes sent by the busiest device{f', {times:,} times' if times > 1 else ''}\n"
                 f"  why:  {reason.why}",
                 file=sys.stderr,

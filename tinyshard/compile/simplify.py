@@ -41,7 +41,7 @@ def simplified(program: Program) -> Program:
 
 
 @dataclass
-class _Written:
+class Written:
     """Steps as they are written, and what belongs to each."""
 
     steps: list[Eqn] = field(default_factory=list)
@@ -49,6 +49,7 @@ class _Written:
     reasons: list[Reason | None] = field(default_factory=list)
 
     def add(self, step: Eqn, line: Any, reason: Reason | None = None) -> None:
+        """Add a step, its user's line, and why it gathers, if it does."""
         self.steps.append(step)
         self.lines.append(line)
         self.reasons.append(reason)
@@ -66,7 +67,7 @@ class _Simplifying:
         self._instead: dict[int, int] = {}  # a value -> the one that stands for it
         self._makers: dict[int, Eqn] = {}  # of the values with one maker, as it is written
         self._computed: dict[Any, tuple[int, ...]] = {}
-        self._written = _Written()
+        self._written = Written()
 
     def run(self) -> Program:
         """The program that is written."""
@@ -82,7 +83,7 @@ class _Simplifying:
             if step.op == "scan" and step.kwargs["length"] > 1:
                 step = self._without_constants(step)
             self._write(step, line, reasons.get(k))
-        return _numbered_anew(replace(program, metas=tuple(self._metas), cuts=tuple(self._cuts)), self._written)
+        return numbered_anew(replace(program, metas=tuple(self._metas), cuts=tuple(self._cuts)), self._written)
 
     def _now(self, number: int) -> int:
         return self._instead.get(number, number)
@@ -150,7 +151,7 @@ class _Simplifying:
         first = len(carry) + len(rows)
         outside = {first + i: x.number for i, x in enumerate(constants)}  # of the body -> of the program
         moved: dict[int, int] = {}
-        kept = _Written()
+        kept = Written()
         reasons = dict(body.reasons)
         lines = body.lines or (None,) * len(body.steps)
         for k, (step, line) in enumerate(zip(body.steps, lines, strict=True)):
@@ -168,7 +169,7 @@ class _Simplifying:
         entering = [n for n in moved if used[n]]
         inputs = [*range(first), *staying, *entering]
         of_program = [Value(self._now((outside | moved)[n])) for n in (*staying, *entering)]
-        body = _numbered_anew(body, kept, inputs)
+        body = numbered_anew(body, kept, inputs)
         return replace(scan, args=(carry, rows, of_program), bodies=(body,))
 
     def _may_leave(self, step: Eqn, metas: Sequence[ShapedType | None]) -> bool:
@@ -202,7 +203,7 @@ def _uses(steps: Sequence[Eqn], outputs: Sequence[int]) -> Counter[int]:
     return uses
 
 
-def _numbered_anew(program: Program, written: _Written, inputs: Sequence[int] | None = None) -> Program:
+def numbered_anew(program: Program, written: Written, inputs: Sequence[int] | None = None) -> Program:
     """The program of these steps, without those views that no step uses, and its values numbered from 0.
 
     Args:

@@ -25,6 +25,7 @@ class Flag(NamedTuple):
         changes_programs: whether it is part of every cache key.
         choices: its legal values, if they are words: then the environment variable TINYSHARD_<NAME> sets it too.
         kind: the type of its values, if the default is None, which stays allowed.
+        least: the least value of an int.
     """
 
     default: Any
@@ -32,6 +33,7 @@ class Flag(NamedTuple):
     changes_programs: bool = False
     choices: tuple[str, ...] = ()
     kind: type | None = None
+    least: int = 1
 
 
 FLAGS: dict[str, Flag] = {
@@ -44,6 +46,12 @@ FLAGS: dict[str, Flag] = {
         False,
         "shard_map and pmap compare the blocks of a result that out_specs or out_axes call the same",
         changes_programs=True,
+    ),
+    "combine_nbytes": Flag(
+        4 << 20,
+        "collectives that do not wait for each other are one exchange, up to so many bytes; 0: each is one of its own",
+        changes_programs=True,
+        least=0,
     ),
     "debug_nans": Flag(False, "an op that makes a NaN raises, where it is and on its device", changes_programs=True),
     "default_device": Flag(
@@ -72,7 +80,7 @@ def update(name: str, value: Any) -> None:
         value: of the same type as its default; one of its choices, if it has any.
 
     Raises:
-        UnknownFlagError: no such flag, or a value of another type, a number below 1, or a word that is not a choice.
+        UnknownFlagError: no such flag, or a value of another type, an int below the least, a word that is not a choice.
 
     Communication: none.
 
@@ -95,8 +103,9 @@ def update(name: str, value: Any) -> None:
             f"{name!r} takes {'an int' if kind is int else f'a {kind.__name__}'}",
             got=f"{value!r} ({type(value).__name__})",
         )
-    if isinstance(value, int) and kind is int and value < 1:
-        raise UnknownFlagError(f"{name!r} is a positive int", got=repr(value))
+    least = FLAGS[name].least
+    if isinstance(value, int) and kind is int and value < least:
+        raise UnknownFlagError(f"{name!r} is {'a positive int' if least else 'an int, 0 or more'}", got=repr(value))
     values[name] = value
 
 

@@ -45,6 +45,7 @@ collectives/          between devices
     base              the base class of all communicators
     shm               through shared memory
     eager             the same for small operands
+    several           the same for several operands in one exchange
     gloo              over torch's gloo process groups
     nccl              between GPUs
     reduction         sums, maxima and other reductions

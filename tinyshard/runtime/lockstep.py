@@ -17,7 +17,7 @@ from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.worker import nans
-from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, zeros_for
+from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, operands_of
 from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.recording import NO_EXCHANGE, Recording
 
@@ -138,7 +138,7 @@ class Lockstep:
         try:
             self._collective(step.request, step, rows, positions)
             if ready.program.checks_nans:
-                nans.check(step.step.op, [rows[p][step.results[0]] for p in positions])
+                nans.check(step.step.op, [rows[p][slot] for slot in step.results for p in positions])
         except Exception as error:
             self._fail(step, rows, positions, error)
 
@@ -187,7 +187,7 @@ class Lockstep:
             memory.let_go(stacks[p])
 
     def _collective(self, request: Request, step: ReadyStep, rows: Rows, positions: Sequence[int]) -> None:
-        shards = {p: zeros_for(request.meta) if p in self._failed else rows[p][step.operand] for p in positions}
+        shards = {p: operands_of(step, rows[p], p in self._failed) for p in positions}
         slot = step.results[0]
         if request.name == "transfer":
             for row, out in zip(rows, _transfer(list(shards.values()), request.result, **request.params), strict=True):
@@ -203,13 +203,15 @@ class Lockstep:
             if does.own is not None:  # no other device is involved
                 rows[position][slot] = does.own(shards[position], group.index(position), len(group), **params)
                 continue
+            operands = [shards[p] if request.several else [shards[p]] for p in group]
             if len(group) > 1:
                 for p in group:
-                    self._handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
+                    note = request.name, len(group), sum(x.nbytes for x in operands[0])
+                    self._handed[request.devices[p]].append(note)
             assert does.form is not None
-            results = does.form(torch.stack([shards[p] for p in group]), **params).unbind(0)
-            for p, x in zip(group, results, strict=True):
-                rows[p][slot] = x
+            for target, *parts in zip(step.results, *operands, strict=True):
+                for p, x in zip(group, does.form(torch.stack(parts), **params).unbind(0), strict=True):
+                    rows[p][target] = x
             done.update(group)
 
     def _fail(self, step: ReadyStep, rows: Rows, at: Sequence[int], error: Exception) -> None:

@@ -59,6 +59,8 @@ class Request:
         params: its other parameters.
         meta: shape and dtype of the operand, on devices that have one.
         result: shape and dtype of the result.
+        several: of an exchange of several operands those of each operand; else empty. `meta` and `result` are those of
+            the first.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Request:
     params: dict[str, Any]
     meta: ShapedType | None
     result: ShapedType | None
+    several: tuple[ShapedType, ...] = ()
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -83,7 +86,7 @@ class Request:
 
 # identifies an exchange of a device: the call, and the number of exchanges in the call before it
 Moment = tuple[int, int]
-Perform = Callable[[Any, Moment], Any]  # (operand, moment) -> result
+Perform = Callable[[Any, Moment], Any]  # (operand, moment) -> result; of several operands: (list, moment) -> list
 
 
 class Communicator:
@@ -93,7 +96,7 @@ class Communicator:
         device: its id.
 
     Attributes:
-        handed: the last collectives: (name, group size, bytes of the operand).
+        handed: the last collectives: (name, group size, bytes of the operands).
     """
 
     def __init__(self, device: int) -> None:
@@ -113,8 +116,11 @@ class Communicator:
         if group.count == 1:
             return lambda x, moment: x
         assert request.meta is not None, "a collective's operand has a known shape"
-        note = (request.name, group.count, request.meta.nbytes)
-        exchange = self._ready_collective(request, group, request.meta, params)
+        note = (request.name, group.count, sum(meta.nbytes for meta in request.several or [request.meta]))
+        if request.several:
+            exchange = self._ready_several(request, group, params)
+        else:
+            exchange = self._ready_collective(request, group, request.meta, params)
 
         def perform(x: Any, moment: Moment) -> Any:
             self.handed.append(note)
@@ -132,6 +138,10 @@ class Communicator:
             meta: shape and dtype of the operand.
             params: the collective's parameters without its groups.
         """
+        raise NotImplementedError
+
+    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
+        """Likewise one of several operands, each of whose results has the bits that it has alone."""
         raise NotImplementedError
 
     def settle(self) -> bool:

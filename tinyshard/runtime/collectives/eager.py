@@ -2,11 +2,13 @@
 
 Each member copies its operand into one of its own slots, chosen by the exchange's number, waits at the barrier, and
 computes its result from the slots. In an all_reduce the last member to arrive computes the result before the barrier
-opens, and all copy it. A slot is written again only after all its readers have left the exchange.
+opens, and all copy it. A slot is written again only after all its readers have left the exchange. Several operands
+stand in a slot one after the other.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +22,9 @@ from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
 
+# the operands of a slot start at multiples of it
+_ALIGNED_NBYTES = 64
+
 
 class Eager:
     """The eager collectives of one device."""
@@ -32,31 +37,38 @@ class Eager:
         self._readers: list[tuple[tuple[int, ...], int]] = [((), 0)] * EAGER_SLOTS
         self._passed: dict[tuple[int, ...], int] = {}  # by the other members of a group, its last exchange
 
-    def ready(self, name: str, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        """One collective as a function; `meta` is that of its operand, of at most EAGER_NBYTES."""
+    def ready(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
+        """A collective of several operands as a function; `metas` are theirs, which `fits` says to be small."""
         barrier, device = self._barrier, self._device
-        own = [self._place(device, slot, meta) for slot in range(EAGER_SLOTS)]
-        shards = [[self._place(member, slot, meta) for member in group.members] for slot in range(EAGER_SLOTS)]
+        own = [self._places(device, slot, metas) for slot in range(EAGER_SLOTS)]
+        # by slot, for each operand those of all members
+        shards = [
+            list(zip(*(self._places(member, slot, metas) for member in group.members), strict=True))
+            for slot in range(EAGER_SLOTS)
+        ]
         results = {
-            (member, slot): self._place(member, slot, meta, is_result=True)
+            (member, slot): self._places(member, slot, metas, is_result=True)
             for member in (group.members if name == "all_reduce" else ())
             for slot in range(EAGER_SLOTS)
         }
-        compute = _FROM_SHARDS.get(name, from_all)
 
-        def perform(x: Tensor, moment: Moment) -> Tensor:
+        def reduce(slot: int) -> None:
+            for total, operands in zip(results[device, slot], shards[slot], strict=True):
+                total.copy_(reduce_stack(operands, params["op"]))
+
+        def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
             slot, number = sum(moment) % EAGER_SLOTS, exchange_number(*moment)
             self._wait_for_readers(slot)
-            own[slot].copy_(x)
+            for place, x in zip(own[slot], xs, strict=True):
+                place.copy_(x)
             self._readers[slot], self._passed[group.others] = (group.others, number), number
             try:
                 if name != "all_reduce":
                     barrier.wait(group, number)
-                    return compute(name, shards[slot], group.place, **params).clone()
+                    return [result_from(name, operands, group.place, params) for operands in shards[slot]]
                 # if the last member fails, the call fails on all devices: the copies of other members are not used
-                total, operands = results[device, slot], shards[slot]
-                maker = barrier.wait(group, number, action=lambda: total.copy_(reduce_stack(operands, params["op"])))
-                return results[maker, slot].clone()
+                maker = barrier.wait(group, number, action=lambda: reduce(slot))
+                return [total.clone() for total in results[maker, slot]]
             finally:
                 barrier.leave(number)
 
@@ -68,9 +80,25 @@ class Eager:
         if number and self._passed[others] == number:
             self._barrier.wait_until_left(others, number)
 
-    def _place(self, device: int, slot: int, meta: ShapedType, *, is_result: bool = False) -> Tensor:
+    def _places(self, device: int, slot: int, metas: Sequence[ShapedType], *, is_result: bool = False) -> list[Tensor]:
+        """The operands of a device in a slot, or their results."""
         start = self._arena.control.eager_offset + ((device * EAGER_SLOTS + slot) * 2 + is_result) * EAGER_NBYTES
-        return self._arena.view(start, meta.shape, meta.dtype)
+        starts = itertools.accumulate(map(_aligned_nbytes, metas), initial=start)
+        return [self._arena.view(place, m.shape, m.dtype) for place, m in zip(starts, metas, strict=False)]
+
+
+def fits(metas: Sequence[ShapedType]) -> bool:
+    """Whether operands are small enough, together, for a slot."""
+    return sum(map(_aligned_nbytes, metas[:-1])) + metas[-1].nbytes <= EAGER_NBYTES
+
+
+def _aligned_nbytes(meta: ShapedType) -> int:
+    return -(-meta.nbytes // _ALIGNED_NBYTES) * _ALIGNED_NBYTES
+
+
+def result_from(name: str, shards: Sequence[Tensor], place: int, params: dict[str, Any]) -> Tensor:
+    """The result of the member at `place`, in memory of its own."""
+    return _FROM_SHARDS.get(name, from_all)(name, shards, place, **params).clone()
 
 
 def from_all(name: str, shards: Sequence[Tensor], place: int, **params: Any) -> Tensor:

@@ -7,6 +7,7 @@ sum is the same to the last bit on all members.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -105,6 +106,17 @@ class GlooCommunicator(Communicator):
         perform: Callable[..., Tensor] = getattr(self, request.name)
         return lambda x, moment: perform(group, x, **params)
 
+    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
+        together: dict[str, Callable[..., list[Tensor]]] = {
+            "all_reduce": self._all_reduced,
+            "all_gather": self._all_gathered,
+            "reduce_scatter": self._scattered,
+            "all_to_all": self._transposed,
+            "collective_permute": self._permuted,
+        }
+        perform = together[request.name]
+        return lambda xs, moment: perform(group, xs, **params)
+
     def transfer(
         self, x: Tensor | None, devices: tuple[int, ...], result: ShapedType | None, moves: Any
     ) -> Tensor | None:
@@ -151,10 +163,7 @@ class GlooCommunicator(Communicator):
         """Each member reduces one block of all operands, then gathers all blocks; a small operand is reduced whole."""
         if x.nbytes <= _GATHERED_NBYTES:
             return reduced(self._gathered(group, x), op)
-        flat, missing = x.flatten(), -x.numel() % group.count
-        if missing:
-            flat = torch.cat([flat, flat.new_zeros(missing)])
-        combined = reduced(self._exchanged(group, flat.view(group.count, -1)), op)
+        combined = reduced(self._exchanged(group, _in_rows(x, group.count)), op)
         return self._gathered(group, combined).flatten()[: x.numel()].view(x.shape)
 
     def all_gather(self, group: Group, x: Tensor, *, dim: int) -> Tensor:
@@ -180,6 +189,47 @@ class GlooCommunicator(Communicator):
         self.send_and_receive(sends, receives)
         return out
 
+    # ---- several operands of one dtype, as one message ----------------------------------------------------------
+
+    def _all_reduced(self, group: Group, xs: Sequence[Tensor], *, op: str) -> list[Tensor]:
+        """The small operands by one round of messages, the large ones by two, as each by itself."""
+        small = [x.nbytes <= _GATHERED_NBYTES for x in xs]
+        few, many = ([x for x, is_small in zip(xs, small, strict=True) if is_small is which] for which in (True, False))
+        gathered = iter(self._all_at_once(group, few) if few else ())
+        rows = [_in_rows(x, group.count) for x in many]
+        blocks = [reduced(block, op) for block in self._blocks_of(group, rows)] if many else []
+        wholes = iter(self._all_at_once(group, blocks) if many else ())
+        return [
+            reduced(next(gathered), op) if is_small else next(wholes).flatten()[: x.numel()].view(x.shape)
+            for x, is_small in zip(xs, small, strict=True)
+        ]
+
+    def _all_gathered(self, group: Group, xs: Sequence[Tensor], *, dim: int) -> list[Tensor]:
+        return [torch.cat(x.unbind(), dim) for x in self._all_at_once(group, xs)]
+
+    def _scattered(self, group: Group, xs: Sequence[Tensor], *, dim: int, op: str) -> list[Tensor]:
+        stacks = [torch.stack(x.chunk(group.count, dim)) for x in xs]
+        return [reduced(x, op) for x in self._blocks_of(group, stacks)]
+
+    def _transposed(self, group: Group, xs: Sequence[Tensor], *, split: int, join: int) -> list[Tensor]:
+        stacks = [torch.stack(x.chunk(group.count, split)) for x in xs]
+        return [torch.cat(x.unbind(), join) for x in self._blocks_of(group, stacks)]
+
+    def _permuted(self, group: Group, xs: Sequence[Tensor], *, pairs: Any) -> list[Tensor]:
+        joined = self.collective_permute(group, torch.cat([x.flatten() for x in xs]), pairs=pairs)
+        parts = joined.split([x.numel() for x in xs])
+        return [part.view(x.shape) for part, x in zip(parts, xs, strict=True)]
+
+    def _all_at_once(self, group: Group, xs: Sequence[Tensor]) -> list[Tensor]:
+        """Of each operand those of all members, stacked in the order of the members."""
+        got = self._gathered(group, torch.cat([x.flatten() for x in xs]))
+        return _cut(got, [x.shape for x in xs])
+
+    def _blocks_of(self, group: Group, stacks: Sequence[Tensor]) -> list[Tensor]:
+        """Send block i of each stack to member i. Returns, for each, the received blocks in the members' order."""
+        got = self._exchanged(group, torch.cat([stack.flatten(1) for stack in stacks], 1))
+        return _cut(got, [stack.shape[1:] for stack in stacks])
+
     def _gathered(self, group: Group, x: Tensor) -> Tensor:
         """The operands of all members, stacked in the order of the members."""
         got = x.new_empty((group.count, *x.shape))
@@ -195,3 +245,15 @@ class GlooCommunicator(Communicator):
             joined = self.group(group.members)
             self._call(lambda: joined.alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait())
         return got
+
+
+def _in_rows(x: Tensor, count: int) -> Tensor:
+    """The elements in so many equal rows, the last one filled up with zeros."""
+    flat, missing = x.flatten(), -x.numel() % count
+    return (torch.cat([flat, flat.new_zeros(missing)]) if missing else flat).view(count, -1)
+
+
+def _cut(rows: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """Of each row its parts of these shapes: a stack of them for each, contiguous, as one part alone is received."""
+    parts = rows.split([math.prod(shape) for shape in shapes], 1)
+    return [part.contiguous().view(len(rows), *shape) for part, shape in zip(parts, shapes, strict=True)]

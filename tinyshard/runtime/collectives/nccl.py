@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Group, Moment, PeerLostError, Perform, Request
@@ -33,10 +34,13 @@ class StagedCommunicator(GlooCommunicator):
     def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
         return self._through_the_host(super()._ready_collective(request, group, meta, params))
 
+    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
+        return self._through_the_host(super()._ready_several(request, group, params))
+
     def _through_the_host(self, perform: Perform) -> Perform:
-        def staged(x: Tensor | None, moment: Moment) -> Tensor | None:
-            out: Tensor | None = perform(None if x is None else x.cpu(), moment)
-            return None if out is None else out.to(self._gpu)
+        def staged(x: Any, moment: Moment) -> Any:  # a tensor, several, or None
+            out = perform(tree_map_only(Tensor, Tensor.cpu, x), moment)
+            return tree_map_only(Tensor, lambda y: y.to(self._gpu), out)
 
         return staged
 

@@ -8,6 +8,8 @@ shards. There are two protocols, with MPI's names for them:
                  2. barrier; each member computes its part. A result that is the same for all is one block that all hold
                  3. barrier: all parts are written, and no member reads an operand any more
 
+Several operands of one exchange: `collectives.several`.
+
 Sums are made in the order of the members, so a result does not depend on the order of arrival.
 """
 
@@ -23,14 +25,12 @@ from torch import Tensor
 from tinyshard.core.collectives import local_slice
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Group, Moment, Perform, Request, group_of
-from tinyshard.runtime.collectives.eager import Eager
+from tinyshard.runtime.collectives.eager import Eager, fits
 from tinyshard.runtime.collectives.reduction import combine
+from tinyshard.runtime.collectives.several import ALIGNED_NBYTES, Several, listed
 from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
-from tinyshard.runtime.shm.control_block import EAGER_NBYTES
 
-# parts start at multiples of it, so that vector instructions compute the same as on the whole
-_ALIGNED_NBYTES = 256
 # in place of an operand's offset
 _NO_OPERAND, _NO_ROOM = -1, -2
 _NOWHERE = Block(0, 0, 0)
@@ -58,10 +58,24 @@ class SharedMemoryCommunicator(Communicator):
         return lambda x, moment: self.transfer(group, x, moment, request.meta, request.result, **request.params)
 
     def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        if meta.nbytes <= EAGER_NBYTES:
-            return self._eager.ready(request.name, group, meta, params)
+        if fits([meta]):
+            small = self._eager.ready(request.name, group, [meta], params)
+            return lambda x, moment: small([x], moment)[0]
         large: Callable[..., Tensor] = getattr(self, request.name)
         return lambda x, moment: large(group, x, moment, **params)
+
+    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
+        if fits(request.several):
+            return self._eager.ready(request.name, group, request.several, params)
+        work = Several(self._arena, request.name, group, request.several, params, self._empty)
+
+        def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
+            operands = xs if work.takes_operands else None
+            with self._rendezvous(group, moment, operand=operands, result_nbytes=work.shared_nbytes) as (lists, blocks):
+                results = work.run(xs, lists, blocks[0])
+            return work.shared(blocks[0]) if work.shared_nbytes else results
+
+        return perform
 
     def transfer(
         self, group: Group, x: Tensor | None, moment: Moment, meta: ShapedType | None, result: Any, moves: Any
@@ -94,7 +108,7 @@ class SharedMemoryCommunicator(Communicator):
         group: Group,
         moment: Moment,
         *,
-        operand: Tensor | None = None,
+        operand: Tensor | Sequence[Tensor] | None = None,
         result_nbytes: int = 0,
         lent: Tensor | None = None,
     ) -> Iterator[tuple[list[int], list[Block]]]:
@@ -105,7 +119,7 @@ class SharedMemoryCommunicator(Communicator):
 
         Args:
             moment: which exchange.
-            operand: values that the other members read.
+            operand: values that the other members read; of several operands the offset is that of a list of theirs.
             result_nbytes: size of the block, allocated by the first member; each member writes a part of it, and all
                 hold it afterwards; 0 for none.
             lent: values whose block other members may hold afterwards.
@@ -136,7 +150,7 @@ class SharedMemoryCommunicator(Communicator):
             self._arena.let_go()  # another member may need blocks that were freed meanwhile
 
     def _prepare(
-        self, group: Group, operand: Tensor | None, result_nbytes: int, lent: Tensor | None
+        self, group: Group, operand: Tensor | Sequence[Tensor] | None, result_nbytes: int, lent: Tensor | None
     ) -> tuple[int, Block, Block | None, Exception | None]:
         """The entry that this device publishes; the arguments are those of `_rendezvous`.
 
@@ -147,7 +161,10 @@ class SharedMemoryCommunicator(Communicator):
         staged: Block | None = None
         where, block = _NO_OPERAND, _NOWHERE
         try:
-            if operand is not None:
+            if isinstance(operand, list | tuple):
+                staged = listed(self._arena, operand)
+                where = staged.offset
+            elif isinstance(operand, Tensor):
                 where = self._arena.offset_of(operand)
                 if where < 0:
                     staged = self._arena.copied(operand, [self._device])
@@ -173,7 +190,7 @@ class SharedMemoryCommunicator(Communicator):
     def all_reduce(self, group: Group, x: Tensor, moment: Moment, *, op: str) -> Tensor:
         """Each member reduces its part of all operands, into one result that all hold."""
         with self._rendezvous(group, moment, operand=x, result_nbytes=x.nbytes) as (operands, blocks):
-            unit = _ALIGNED_NBYTES // x.dtype.itemsize
+            unit = ALIGNED_NBYTES // x.dtype.itemsize
             units = -(-x.numel() // unit)
             low, high = (min(x.numel(), units * k // group.count * unit) for k in (group.place, group.place + 1))
             start, view = low * x.dtype.itemsize, self._arena.view

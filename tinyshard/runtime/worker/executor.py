@@ -23,6 +23,7 @@ from tinyshard.runtime.worker.nans import checking
 
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
 VIEWS = {"local_slice", "held", "aten._unsafe_view.default"}
+MOST_SHOWN = 8  # arguments of a step, in an error
 Send = Callable[[int, list[torch.Tensor]], None]  # (number of an effect, its operands)
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
 
@@ -35,7 +36,7 @@ class ReadyStep:
         call: values of the program -> flat results; None for a collective, and for control flow.
         step: the program's step.
         request: a collective, or a transfer; None for an op.
-        operand: number of its operand.
+        operand: number of its operand; of an exchange of several operands their numbers.
         perform: runs it, from `Communicator.ready`; None without a communicator.
         results: numbers of the results.
         dead: values that no later step uses.
@@ -48,7 +49,7 @@ class ReadyStep:
     call: Callable[[list[Any]], Sequence[Any]] | None
     step: Eqn
     request: Request | None
-    operand: int
+    operand: int | tuple[int, ...]
     perform: Perform | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
@@ -59,7 +60,8 @@ class ReadyStep:
 
     def describe(self, values: list[Any]) -> str:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
-        args = [short(_filled(a, values)) for a in self.step.args]
+        args = [short(_filled(a, values)) for a in self.step.args[:MOST_SHOWN]]
+        args += [f"{len(self.step.args) - MOST_SHOWN} more"] if len(self.step.args) > MOST_SHOWN else []
         args += [f"{k}={short(_filled(v, values))}" for k, v in self.step.kwargs.items()]
         return f"{self.step.op}({', '.join(args)})"
 
@@ -133,13 +135,15 @@ def _ready_step(
     step = program.steps[number]
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
+        several = tuple(x.number for x in step.args) if len(step.args) > 1 else ()
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         axes = tuple(step.kwargs.get("axes", ()))
         meta, result = program.metas[operand], program.metas[step.results[0]]
-        request = Request(step.op, program.devices, program.axes, axes, params, meta, result)
+        metas: Any = tuple(program.metas[n] for n in several)
+        request = Request(step.op, program.devices, program.axes, axes, params, meta, result, metas)
         perform = communicator.ready(request) if communicator is not None else None
-        nbytes = 0 if step.op in VIEWS else _nbytes(result)
-        return ReadyStep(None, step, request, operand, perform, step.results, dead, makes_nbytes=nbytes)
+        nbytes = 0 if step.op in VIEWS else sum(_nbytes(program.metas[n]) for n in step.results)
+        return ReadyStep(None, step, request, several or operand, perform, step.results, dead, makes_nbytes=nbytes)
     if step.op in FLOWS:
         bodies = tuple(make_ready(body, place, communicator, send) for body in step.bodies)
         types = tuple(program.metas[n] for n in step.results)
@@ -250,6 +254,14 @@ def _filled(tree: Any, values: list[Any]) -> Any:
     if isinstance(tree, _SEVERAL):
         return type(tree)(_filled(item, values) for item in tree)
     return tree
+
+
+def operands_of(step: ReadyStep, values: list[Any], failed: Any, place: torch.device | None = None) -> Any:
+    """What a device brings to a collective: its operand, or a list of several; zeros if it has failed."""
+    assert step.request is not None
+    if isinstance(step.operand, tuple):
+        return [zeros_for(m, place) for m in step.request.several] if failed else [values[n] for n in step.operand]
+    return zeros_for(step.request.meta, place) if failed else values[step.operand]
 
 
 def zeros_for(meta: ShapedType | None, place: torch.device | None = None) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from tinyshard.runtime.collectives.base import PeerLostError
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory
 from tinyshard.runtime.worker.control import CallControl
-from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, zeros_for
+from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, operands_of
 from tinyshard.runtime.worker.memory import Memory
 
 _LIBC = ctypes.CDLL(None)
@@ -72,8 +72,9 @@ class Steps:
                     call_control.current = moment, step.request
                     if call_control.lost is not None:
                         raise PeerLostError("the collective is not started: a device is lost")
-                    x = zeros_for(step.request.meta, self._place) if failed else values[step.operand]
-                    values[step.results[0]] = step.perform(x, moment)
+                    result = step.perform(operands_of(step, values, failed, self._place), moment)
+                    for slot, x in zip(step.results, result if step.request.several else (result,), strict=True):
+                        values[slot] = x
                 elif step.flow is not None:
                     failed = self._rounds(number, step, values, failed)
                 elif not failed:

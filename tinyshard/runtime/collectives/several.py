@@ -1,0 +1,184 @@
+"""One exchange of several operands through shared memory: in one round what their collectives do one by one.
+
+Each result has the bits that its collective gives alone, so each operand is reduced as it is alone: a small one whole,
+by one member; of a large one each member reduces a part. Nothing is copied that is in the arena already:
+
+    small, together     all operands in the members' slots: see `collectives.eager`
+    large, together     1. each member publishes a list: where each of its operands is
+                        2. barrier; each member does its share of the work. Results that are the same for all are parts
+                           of one block that all hold
+                        3. barrier
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack
+from tinyshard.core.types import ShapedType
+from tinyshard.runtime.collectives.base import Group
+from tinyshard.runtime.collectives.eager import result_from
+from tinyshard.runtime.collectives.reduction import combine
+from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
+from tinyshard.runtime.shm.control_block import EAGER_NBYTES
+
+# lists, operands and parts of large ones start at multiples of it, so that vector instructions compute the same
+ALIGNED_NBYTES = 256
+
+
+def aligned(nbytes: int) -> int:
+    """A size rounded up, so that what comes next is aligned.
+
+    Example:
+        >>> aligned(1), aligned(256), aligned(257)
+        (256, 256, 512)
+    """
+    return -(-nbytes // ALIGNED_NBYTES) * ALIGNED_NBYTES
+
+
+def listed(arena: Arena, xs: Sequence[Tensor]) -> Block:
+    """A new block with the offsets of these operands, and with the values of those that are not in the arena."""
+    offsets = [arena.offset_of(x) for x in xs]
+    nbytes = aligned(8 * len(xs))
+    for k, (x, offset) in enumerate(zip(xs, offsets, strict=True)):
+        if offset < 0:
+            offsets[k], nbytes = ~nbytes, nbytes + aligned(x.nbytes)
+    block = arena.allocate(nbytes, [arena.member])
+    for k, (x, offset) in enumerate(zip(xs, offsets, strict=True)):
+        if offset < 0:
+            offsets[k] = block.offset + ~offset
+            arena.view(offsets[k], x.shape, x.dtype).copy_(x)
+    arena.view(block.offset, (len(xs),), torch.int64).copy_(torch.tensor(offsets))
+    return block
+
+
+class Several:
+    """A collective of several operands that are too large for the slots, on one device.
+
+    Args:
+        arena: the memory.
+        name: the collective's.
+        group: its members.
+        metas: shape and dtype of each operand.
+        params: the collective's other parameters.
+        empty: makes memory for a result of this device's own.
+
+    Attributes:
+        shared_nbytes: size of the block for results that are the same on all members; 0 where they differ.
+        takes_operands: whether a member reads the operands of other members.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        name: str,
+        group: Group,
+        metas: Sequence[ShapedType],
+        params: dict[str, Any],
+        empty: Callable[[Sequence[int], torch.dtype], Tensor],
+    ) -> None:
+        self._arena = arena
+        self._name = name
+        self._group = group
+        self._metas = metas
+        self._params = params
+        self._empty = empty
+        self.takes_operands = name != "all_gather"
+        self._results = [COLLECTIVES[name].meta(meta, group.count, params) for meta in metas]
+        starts = list(itertools.accumulate((aligned(meta.nbytes) for meta in self._results), initial=0))
+        self.shared_nbytes = starts.pop() if name in ("all_reduce", "all_gather") else 0
+        self._starts = starts
+        self._pieces = pieces([meta.nbytes for meta in metas], group.place, group.count) if name == "all_reduce" else ()
+
+    def run(self, xs: Sequence[Tensor], lists: Sequence[int], block: Block) -> list[Tensor]:
+        """This device's share, between the two barriers.
+
+        Args:
+            xs: its operands.
+            lists: by member, the offset of the list of its operands.
+            block: for the results that are the same on all members.
+
+        Returns:
+            Its results; none where they are the same on all members.
+        """
+        view, params, group = self._arena.view, self._params, self._group
+        if self._name == "all_gather":
+            for x, meta, start in zip(xs, self._results, self._starts, strict=True):
+                whole = view(block.offset + start, meta.shape, meta.dtype)
+                local_slice(whole, group.place, group.count, **params).copy_(x)
+            return []
+        where = [view(offset, (len(xs),), torch.int64).tolist() for offset in lists]
+        if self._name != "all_reduce":
+            return [self._own(k, [offsets[k] for offsets in where]) for k in range(len(xs))]
+        for k, low, high in self._pieces:
+            meta, size = self._metas[k], self._metas[k].dtype.itemsize
+            shape = (high - low) // size if _is_large(meta.nbytes) else 0
+            places = [*(offsets[k] + low for offsets in where), block.offset + self._starts[k] + low]
+            *parts, out = (view(place, (shape,) if shape else meta.shape, meta.dtype) for place in places)
+            if shape:
+                combine(parts, params["op"], out)
+            else:
+                out.copy_(reduce_stack(parts, params["op"]))
+        return []
+
+    def _own(self, k: int, offsets: Sequence[int]) -> Tensor:
+        """The result of one operand, of which each member has another."""
+        meta = self._metas[k]
+        shards = [self._arena.view(offset, meta.shape, meta.dtype) for offset in offsets]
+        if self._name != "reduce_scatter" or not _is_large(meta.nbytes):
+            return result_from(self._name, shards, self._group.place, self._params)
+        place, count, dim = self._group.place, self._group.count, self._params["dim"]
+        parts = [local_slice(shard, place, count, dim=dim) for shard in shards]
+        out = self._empty(parts[0].shape, meta.dtype)
+        combine(parts, self._params["op"], out)
+        return out
+
+    def shared(self, block: Block) -> list[Tensor]:
+        """The results that are the same on all members: small ones as copies, others as parts of the block."""
+        found: list[Tensor | None] = []
+        for meta, start in zip(self._results, self._starts, strict=True):
+            is_small = meta.nbytes < SMALLEST_NBYTES
+            found.append(self._arena.view(block.offset + start, meta.shape, meta.dtype).clone() if is_small else None)
+        if None not in found:
+            self._arena.release(block)
+        return [
+            self._arena.hold(block._replace(offset=block.offset + start), meta.shape, meta.dtype) if x is None else x
+            for x, meta, start in zip(found, self._results, self._starts, strict=True)
+        ]
+
+
+def _is_large(nbytes: int) -> bool:
+    """Whether members share the work on an operand, as they do where it is alone."""
+    return nbytes > EAGER_NBYTES
+
+
+def pieces(sizes: Sequence[int], place: int, count: int) -> tuple[tuple[int, int, int], ...]:
+    """What one of `count` members reduces: an equal share of all bytes, small operands whole.
+
+    Args:
+        sizes: of the operands, in bytes.
+
+    Returns:
+        For each piece the operand, and where the piece starts and ends in it, in bytes.
+
+    Example:
+        >>> pieces([1 << 20, 100, 100], 0, 2), pieces([1 << 20, 100, 100], 1, 2)
+        (((0, 0, 524288),), ((0, 524288, 1048576), (1, 0, 100), (2, 0, 100)))
+    """
+    total, found, before = sum(sizes), [], 0
+    low, high = (total * k // count for k in (place, place + 1))
+    for k, nbytes in enumerate(sizes):
+        if _is_large(nbytes):
+            ends = [nbytes if at - before >= nbytes else max(0, at - before) for at in (low, high)]
+            start, end = (at if at == nbytes else at // ALIGNED_NBYTES * ALIGNED_NBYTES for at in ends)
+        else:
+            start, end = 0, nbytes if low <= before < high else 0
+        if start < end:
+            found.append((k, start, end))
+        before += nbytes
+    return tuple(found)
