@@ -167,9 +167,9 @@ def run(capsys: Any) -> list[float]:
 
 
 def check_data_parallel_step(program: Any) -> None:
-    """At most one all_reduce for each parameter, none of it larger than the parameter, and nothing else."""
+    """At most one all_reduce for each parameter, as many bytes as the parameters or fewer, and nothing else."""
     told = announced(program)
-    sizes = sorted(4 * n for n_in, n_out in pairwise(SIZES) for n in (n_in * n_out, n_out))
+    sizes = [4 * n for n_in, n_out in pairwise(SIZES) for n in (n_in * n_out, n_out)]
     assert {name for name, _, _ in told} == {"all_reduce"}
     assert len(told) <= len(sizes)
-    assert all(nbytes <= size for nbytes, size in zip(sorted(n for _, _, n in told), sizes[-len(told) :], strict=True))
+    assert sum(nbytes for _, _, nbytes in told) <= sum(sizes)

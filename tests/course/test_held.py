@@ -30,6 +30,6 @@ def test_the_whole_matrices_of_the_wasteful_step_come_first():
     assert (first.op, first.type, first.count) == (
         "all_gather",
         "f32[256, 256]",
-        5,
-    )  # backward, the first layer needs its inputs only
-    assert first.nbytes == 5 * 256 * 256 * 4
+        4,
+    )  # backward; the sums of gradients begin before it has ended
+    assert first.nbytes == 4 * 256 * 256 * 4

@@ -19,8 +19,9 @@ Two things are done, in this order:
     early    what reduces, and the ops between it and the value that it reduces, stands where that value is made: so
              gradients are summed as early as the backward pass allows
     groups   a step joins one before it of its kind, as long as both together are no more than the flag
-             `combine_nbytes`. The group stands where its last member stood, if no step before needs a result; a group
-             of gathers may also stay where it is, if what it gathers is held that long in any case
+             `combine_nbytes`, or a reduce_scatter over n devices an n-th of that. The group stands where its last
+             member stood, if no step before needs a result; a group of gathers may also stay where it is, if what
+             it gathers is held that long in any case
 
 No result changes by a bit: each operand is reduced as it is alone.
 """
@@ -36,7 +37,7 @@ import torch
 
 from tinyshard.compile.simplify import Written, numbered_anew
 from tinyshard.core import config
-from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.collectives import COLLECTIVES, group_size
 from tinyshard.core.program import Eqn, Program, Value, values_in
 from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
@@ -187,7 +188,10 @@ class _Grouping:
 
     def _joins(self, group: _Group, alone: _Group, operands: Sequence[int]) -> bool:
         """Let a step join a group, if it can."""
-        if group.nbytes + alone.nbytes > self._limit_nbytes:
+        step = self._steps[alone.at]
+        # what waits to be scattered holds that many times what is left of it
+        parts = group_size(self._program.axes, step.kwargs) if step.op == "reduce_scatter" else 1
+        if group.nbytes + alone.nbytes > self._limit_nbytes // parts:
             return False
         makers = [self._makers[n] for n in operands if n in self._makers]
         if group.first_use > alone.at:
