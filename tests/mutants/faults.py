@@ -1027,6 +1027,13 @@ PROFILER = (
         ),
     ),
     Fault(
+        "the bridge starts a program that it does not have",
+        "course/bridge/launch.py",
+        "    if name not in PROGRAMS:",
+        "    if not name:",
+        ("tests/course/test_bridge.py::test_a_program_that_is_not_there_is_refused_with_those_that_are",),
+    ),
+    Fault(
         "a derivative performs the effects of what it computes again",
         "tinyshard/core/effects.py",
         "token = _is_silent.set(True)",

@@ -30,6 +30,12 @@ def depth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer, "DEPTH", DEPTH)
 
 
+@pytest.fixture(autouse=True)
+def each_collective_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the theory counts them; tests/unit/test_combine.py has those that are one exchange."""
+    monkeypatch.setitem(ts.config.values, "combine_nbytes", 0)
+
+
 @functools.cache
 def compiled(layout: str, optimizer: Any = transformer.step, forward: Any = Layer.forward) -> Any:
     with pytest.MonkeyPatch.context() as patch:
