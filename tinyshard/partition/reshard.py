@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES, group_size, nbytes_sent
+from tinyshard.core.keys import frozen
 from tinyshard.core.layout import Axes, Layout
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
@@ -99,7 +100,7 @@ class Reordered:
             type_ = builder.metas[number]
             assert type_ is not None, "a view's root has a known shape"
             result = replace(type_, shape=tuple(type_.shape[d] for d in order))
-            key = "shown", number, op, args
+            key = "shown", number, op, frozen(args)
             if key not in builder.copies:
                 builder.copies[key] = builder.emit(str(op), (Value(number), *args), {}, [result])
             (number,) = builder.copies[key]
