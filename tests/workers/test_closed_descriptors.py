@@ -38,6 +38,7 @@ def test_the_devices_work_where_a_stream_is_closed_from_the_start(controller, re
     assert_nothing_is_left(each, [], before)
 
 
+@pytest.mark.whole
 def test_the_devices_work_where_the_streams_are_closed_later(controller):
     each = controller(program("[0, 1, 2]", "os.closerange(0, 3)"))
     _, errors = each.finish()

@@ -164,6 +164,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.whole
 def test_torchs_processes_read_our_blocks_onto_their_mesh_and_we_read_theirs(rows, folder, tmp_path):
     ts.save({"w": ts.device_put(torch.arange(48.0).reshape(8, 6), rows)}, folder)
     script = tmp_path / "torchs.py"

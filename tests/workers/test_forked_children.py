@@ -200,6 +200,7 @@ for moment in ("", "ts.array(1.0).item()", "ts.array(torch.ones(20000)).sum()", 
     each.finish()
 
 
+@pytest.mark.whole
 def test_what_device_get_gave_is_each_processs_own_after_a_fork(controller):
     """Small and large ones, views, and one that the parent drops while the child still reads it."""
     each = controller(
