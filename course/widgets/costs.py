@@ -110,7 +110,7 @@ def layout_costs() -> Explorer[Compared]:
 
     Example:
         >>> print(layout_costs().text.splitlines()[5])
-        4 × 2, W2 and W3       1.03 MiB          0 B    198.5 KiB   322.75 KiB     3.02 MiB     1.67 MiB         77.5
+        4 × 2, W2 and W3       1.03 MiB          0 B    198.5 KiB   322.75 KiB     3.28 MiB     1.67 MiB         77.5
     """
     controls: list[Control] = [
         Choice("mesh", "data × model", [(_words(mesh), mesh) for mesh in MESHES], start=(4, 2)),
