@@ -252,6 +252,7 @@ def test_an_interrupt_ends_a_wait_for_another_machine_and_the_next_call_works(
     finished(controller, machines)
 
 
+@pytest.mark.whole
 def test_workers_end_with_a_killed_controller_and_serve_the_next(
     start: Callable[[str], Controller], machines: Machines
 ) -> None:

@@ -46,6 +46,7 @@ input()
     assert_nothing_is_left(each, family, before)
 
 
+@pytest.mark.whole
 def test_where_the_try_of_it_hangs_the_devices_use_gloo_and_a_warning_says_why(controller):
     each = controller(
         LACKING

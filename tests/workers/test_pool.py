@@ -232,6 +232,7 @@ def test_a_result_is_told_of_while_what_was_called_after_it_still_waits(pool):
     assert late.item() == 6
 
 
+@pytest.mark.whole
 def test_memory_of_freed_values_is_given_back_when_nothing_happens(pool):
     if pool._arena is None or system.MADV_REMOVE is None:
         pytest.skip("without shared memory the controller keeps no pages, and on macOS it gives none back")
