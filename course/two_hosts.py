@@ -17,7 +17,6 @@ import queue
 import secrets
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -26,14 +25,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-import tinyshard
+from course import torchrun
 
 __all__ = ["Relay", "TwoHosts"]
 
 _ROOM = 2**16  # bytes that are read at once
-_ENDS_WITHIN_S = 10
 _SECOND_ADDRESS = "127.0.0.2"  # host b's, as the controller sees it
 
 
@@ -179,17 +175,8 @@ class TwoHosts:
         self.close()
 
     def _launch(self, name: str) -> subprocess.Popen[bytes]:
-        source = str(Path(tinyshard.__file__).parents[1])
-        path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
         with (Path(self._folder.name) / f"{name}.log").open("w") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", *self.commands[name][1:], "--wait", "20"],
-                env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C in the notebook is not for them
-            )
+            return torchrun.start([*self.commands[name][1:], "--wait", "20"], log, log)
 
     def said(self) -> str:
         """What the launchers and the workers have written."""
@@ -201,7 +188,7 @@ class TwoHosts:
         Args:
             name: "a" or "b".
         """
-        _kill(self._launchers[name])
+        torchrun.kill(self._launchers[name])
 
     def close(self) -> None:
         """End both hosts and the wire. Call `ts.shutdown()` before it."""
@@ -216,18 +203,8 @@ class TwoHosts:
 
 def _end(launchers: list[subprocess.Popen[bytes]], wire: Relay) -> None:
     for launcher in launchers:
-        _kill(launcher)
+        torchrun.kill(launcher)
     wire.close()
-
-
-def _kill(launcher: subprocess.Popen[bytes]) -> None:
-    """End a launcher and all that it has started, the launcher first: it must not start others in their place."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        first = psutil.Process(launcher.pid)
-        for process in [first, *first.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-    launcher.wait(_ENDS_WITHIN_S)
 
 
 def _free_port() -> int:

@@ -1,6 +1,7 @@
 """The same training in the words of torch.distributed: what a learner takes to a cluster.
 
     setting          the model, its examples and the line of results that all of them share
+    loop             the steps that the programs of torch.distributed train for
     by_hand          torch.distributed: each gradient is averaged by an all_reduce
     ddp              DistributedDataParallel
     fsdp             FSDP2: fully_shard

@@ -8,12 +8,10 @@ of the mean; so all processes make the same step, and their parameters stay equa
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 
-from course.bridge.setting import RATE, STEPS, examples, new_model, result_line
-from course.bridge.traffic import Traffic
-from course.transformer import cross_entropy
+from course.bridge.loop import train
+from course.bridge.setting import new_model
 
 
 def main() -> None:
@@ -22,23 +20,13 @@ def main() -> None:
     rank, processes = dist.get_rank(), dist.get_world_size()
 
     model = new_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    for step in range(STEPS):
-        tokens, targets = (each.chunk(processes)[rank] for each in examples(step))
-        with Traffic() as traffic:
-            loss = cross_entropy(model(tokens), targets)
-            loss.backward()
-            for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
-                dist.all_reduce(gradient)
-                gradient /= processes
-        optimizer.step()
-        optimizer.zero_grad()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        if rank == 0:
-            print(result_line(step, mean.item() / processes, traffic.sent), flush=True)
-    dist.barrier()  # no process ends while another still communicates
-    dist.destroy_process_group()
+
+    def average() -> None:
+        for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
+            dist.all_reduce(gradient)
+            gradient /= processes
+
+    train(model, rank, processes, average)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,11 @@ torchrun --nproc-per-node 2 -m course.bridge.ddp
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from course.bridge.setting import RATE, STEPS, examples, new_model, result_line
-from course.bridge.traffic import Traffic
-from course.transformer import cross_entropy
+from course.bridge.loop import train
+from course.bridge.setting import new_model
 
 
 def main() -> None:
@@ -19,21 +17,7 @@ def main() -> None:
     dist.init_process_group("gloo")  # on GPUs: "nccl", and torch.cuda.set_device(local rank)
     rank, processes = dist.get_rank(), dist.get_world_size()
 
-    model = DistributedDataParallel(new_model())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    for step in range(STEPS):
-        tokens, targets = (each.chunk(processes)[rank] for each in examples(step))
-        with Traffic() as traffic:
-            loss = cross_entropy(model(tokens), targets)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        if rank == 0:
-            print(result_line(step, mean.item() / processes, traffic.sent), flush=True)
-    dist.barrier()  # no process ends while another still communicates
-    dist.destroy_process_group()
+    train(DistributedDataParallel(new_model()), rank, processes)
 
 
 if __name__ == "__main__":

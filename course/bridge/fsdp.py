@@ -8,14 +8,12 @@ forward and in the backward pass, and its gradients are reduced and scattered to
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from course.bridge.setting import RATE, STEPS, examples, new_model, result_line
-from course.bridge.traffic import Traffic
-from course.transformer import cross_entropy
+from course.bridge.loop import train
+from course.bridge.setting import new_model
 
 
 def main() -> None:
@@ -28,20 +26,7 @@ def main() -> None:
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)  # what is in no layer
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    for step in range(STEPS):
-        tokens, targets = (each.chunk(processes)[rank] for each in examples(step))
-        with Traffic() as traffic:
-            loss = cross_entropy(model(tokens), targets)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        if rank == 0:
-            print(result_line(step, mean.item() / processes, traffic.sent), flush=True)
-    dist.barrier()  # no process ends while another still communicates
-    dist.destroy_process_group()
+    train(model, rank, processes)
 
 
 if __name__ == "__main__":

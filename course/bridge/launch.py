@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from course import torchrun
 
 __all__ = ["PROGRAMS", "Result", "code", "run"]
 
 # Each with the processes that it needs here.
 PROGRAMS = {"by_hand": 2, "ddp": 2, "fsdp": 2, "tensor_parallel": 2, "two_dims": 4}
 
-_TO_READ = (*PROGRAMS, "ours", "in_jax", "traffic", "setting")
-_ENDS_WITHIN_S = 10
+_TO_READ = (*PROGRAMS, "loop", "ours", "in_jax", "traffic", "setting")
 
 
 @dataclass(frozen=True)
@@ -45,13 +43,12 @@ def code(name: str) -> str:
     """The text of a program.
 
     Args:
-        name: of PROGRAMS; or "ours", "in_jax", "traffic", "setting".
+        name: of PROGRAMS; or "loop", "ours", "in_jax", "traffic", "setting".
 
     Raises:
         ValueError: there is no such program.
     """
-    if name not in _TO_READ:
-        raise ValueError(f"there is no program {name!r}\n  rule: the programs are {', '.join(_TO_READ)}")
+    _check(name, _TO_READ)
     ending = "txt" if name == "in_jax" else "py"  # this kit does not need JAX
     return Path(__file__).with_name(f"{name}.{ending}").read_text("utf-8")
 
@@ -73,38 +70,25 @@ def run(name: str, timeout_s: float = 120) -> Result:
 
     Communication: between the processes of the program, by gloo; none with the devices of tinyshard.
     """
-    if name not in PROGRAMS:
-        raise ValueError(f"there is no program {name!r}\n  rule: the programs are {', '.join(PROGRAMS)}")
+    _check(name, PROGRAMS)
     words = ["--nproc-per-node", str(PROGRAMS[name]), "-m", f"course.bridge.{name}"]
-    here = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    started = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", *words],
-        env=os.environ | {"PYTHONPATH": paths, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # so that an interrupt of the cell ends all of them, below
-    )
-    try:
-        printed, complaints = started.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"{name} had not ended after {timeout_s:g} s, and was stopped") from None
-    finally:
-        _end(started)
+    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    with torchrun.start(["--standalone", *words], subprocess.PIPE, subprocess.PIPE, quiet) as started:
+        try:
+            printed, complaints = started.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{name} had not ended after {timeout_s:g} s, and was stopped") from None
+        finally:
+            if started.poll() is None:  # too late, or interrupted
+                torchrun.kill(started)
     if started.returncode:
-        last = "\n".join(complaints.strip().splitlines()[-30:])
+        last = "\n".join(complaints.decode().strip().splitlines()[-60:])
         raise RuntimeError(f"{name} failed\n{last}")
-    steps = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    steps = [json.loads(line) for line in printed.decode().splitlines() if line.startswith("{")]
     sent = {kind: (count, nbytes) for kind, (count, nbytes) in steps[-1]["sent"].items()}
     return Result([step["loss"] for step in steps], sent, " ".join(["torchrun", *words]))
 
 
-def _end(started: subprocess.Popen[str]) -> None:
-    """torchrun and, if it does not end them, the processes that it started."""
-    if started.poll() is None:
-        started.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            started.communicate(timeout=_ENDS_WITHIN_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(started.pid, signal.SIGKILL)
+def _check(name: str, programs: Iterable[str]) -> None:
+    if name not in programs:
+        raise ValueError(f"there is no program {name!r}\n  rule: the programs are {', '.join(programs)}")

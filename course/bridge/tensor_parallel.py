@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from course.bridge.setting import RATE, STEPS, examples, new_model, result_line
-from course.bridge.traffic import Traffic
-from course.transformer import cross_entropy
+from course.bridge.loop import train
+from course.bridge.setting import new_model
 
 
 def main() -> None:
     """What each process runs."""
     dist.init_process_group("gloo")  # on GPUs: "nccl", and torch.cuda.set_device(local rank)
-    rank, processes = dist.get_rank(), dist.get_world_size()
+    processes = dist.get_world_size()
     mesh = init_device_mesh("cpu", (processes,), mesh_dim_names=("model",))  # on GPUs: "cuda"
 
     model = new_model()
@@ -32,18 +30,7 @@ def main() -> None:
         layer.heads //= processes  # a process computes its own
         columns = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
         parallelize_module(layer, mesh, columns | {name: RowwiseParallel() for name in ("o", "down")})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    for step in range(STEPS):
-        tokens, targets = examples(step)
-        with Traffic() as traffic:
-            loss = cross_entropy(model(tokens), targets)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if rank == 0:
-            print(result_line(step, loss.item(), traffic.sent), flush=True)
-    dist.barrier()  # no process ends while another still communicates
-    dist.destroy_process_group()
+    train(model)
 
 
 if __name__ == "__main__":

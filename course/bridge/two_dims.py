@@ -10,23 +10,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from course.bridge.setting import RATE, STEPS, examples, new_model, result_line
-from course.bridge.traffic import Traffic
-from course.transformer import cross_entropy
+from course.bridge.loop import train
+from course.bridge.setting import new_model
 
 
 def main() -> None:
     """What each process runs."""
     dist.init_process_group("gloo")  # on GPUs: "nccl", and torch.cuda.set_device(local rank)
-    rank, processes = dist.get_rank(), dist.get_world_size()
+    processes = dist.get_world_size()
     mesh = init_device_mesh("cpu", (2, processes // 2), mesh_dim_names=("data", "model"))  # on GPUs: "cuda"
-    place, parts = mesh["data"].get_local_rank(), mesh["data"].size()
 
     model = new_model()
     layers: list[Any] = list(model.layers)
@@ -36,20 +33,7 @@ def main() -> None:
         parallelize_module(layer, mesh["model"], columns | {name: RowwiseParallel() for name in ("o", "down")})
         fully_shard(layer, mesh=mesh["data"])
     fully_shard(model, mesh=mesh["data"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    for step in range(STEPS):
-        tokens, targets = (each.chunk(parts)[place] for each in examples(step))
-        with Traffic() as traffic:
-            loss = cross_entropy(model(tokens), targets)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        if rank == 0:
-            print(result_line(step, mean.item() / processes, traffic.sent), flush=True)
-    dist.barrier()  # no process ends while another still communicates
-    dist.destroy_process_group()
+    train(model, mesh["data"].get_local_rank(), mesh["data"].size())
 
 
 if __name__ == "__main__":

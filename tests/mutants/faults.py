@@ -1029,7 +1029,7 @@ PROFILER = (
     Fault(
         "the bridge starts a program that it does not have",
         "course/bridge/launch.py",
-        "    if name not in PROGRAMS:",
+        "    if name not in programs:",
         "    if not name:",
         ("tests/course/test_bridge.py::test_a_program_that_is_not_there_is_refused_with_those_that_are",),
     ),
