@@ -48,7 +48,8 @@ LONG_CELLS = {
     "vmap": "def f(v):\n    print('go', flush=True)\n    time.sleep(60)\n\nts.vmap(f)(x)",
     "grad": "def f(v):\n    print('go', flush=True)\n    while True:\n        v = v.sin()\n\nts.grad(f)(x)",
     "eager calls": "print('go', flush=True)\nwhile True:\n    y = x + 1",
-    "a wait": "for _ in range(99):\n    big = big @ big / 3000\nprint('go', flush=True)\nbig.sum().tolist()",
+    # not `big = big @ ...`: where the interrupt struck the kernel's print, the cell runs again, with `big` as it was
+    "a wait": "y = big\nfor _ in range(99):\n    y = y @ big / 3000\nprint('go', flush=True)\ny.sum().tolist()",
 }
 
 
