@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tests.extent import IS_SWEEP, IS_WHOLE, drawn
+from tests.extent import IS_SWEEP, IS_WHOLE, drawn, every
 from tests.sweeps.op_db import DEVICES, DTYPES, OPS, check, samples
 from tests.sweeps.op_db_misses import MISSES, NOT_RUN, ONE_OP
 
@@ -23,7 +23,7 @@ def local_devices() -> Iterator[None]:
     ts.shutdown()
 
 
-@pytest.mark.parametrize("name", [name for name in OPS if name not in NOT_RUN])
+@pytest.mark.parametrize("name", every(2, (name for name in OPS if name not in NOT_RUN)))
 def test_an_op_on_sharded_operands_gives_what_torch_gives(name: str) -> None:
     info = OPS[name]
     found = []

@@ -29,6 +29,7 @@ def program(closed: str, before: str = "") -> str:
 CLOSED = [("<&-", "[0]"), (">&-", "[1]"), ("2>&-", "[2]"), ("<&- >&- 2>&-", "[0, 1, 2]")]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("redirection, closed", mostly_whole(CLOSED, lambda row: row == CLOSED[-1]))
 def test_the_devices_work_where_a_stream_is_closed_from_the_start(controller, redirection, closed):
     before = shared_memory()

@@ -204,6 +204,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("refusal", mostly_whole(REFUSALS, lambda name: name == "few descriptors"))
 def test_where_the_system_refuses_what_workers_need_the_error_says_what_it_was(controller, refusal):
     before, words = REFUSALS[refusal]
@@ -213,6 +214,7 @@ def test_where_the_system_refuses_what_workers_need_the_error_says_what_it_was(c
     assert (value, errors) == ("1.0", "")
 
 
+@pytest.mark.whole
 def test_a_helper_process_that_may_fork_no_more_says_so(controller, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         """
@@ -272,6 +274,7 @@ def test_a_request_that_cannot_be_made_is_an_error_of_the_wait_alone(pool, rows)
     assert pool.held(3) >= 1 and x.sum().item() == 496
 
 
+@pytest.mark.whole
 @pytest.mark.skipif("shared" not in JOINED, reason="this system has no shared memory")
 def test_where_the_system_has_no_more_threads_or_pipes_the_error_says_so_and_nothing_is_left(monkeypatch):
     ts.shutdown()

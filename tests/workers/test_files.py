@@ -118,6 +118,7 @@ def test_a_controller_that_is_killed_while_devices_write_leaves_the_old_tree(poo
     assert os.listdir(folder.parent) == ["saved"]  # what the killed one had begun is gone
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("moment, expected", every(2, [("before", BEFORE), ("after", AFTER)]))
 def test_a_controller_that_is_killed_around_the_exchange_leaves_one_of_the_two(
     pool, controller, folder, moment, expected

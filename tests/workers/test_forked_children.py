@@ -174,6 +174,7 @@ tell(all(well), ts.array(1.0).item())
     assert (each.process.returncode, errors) == (0, "")
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists what a process has open in /proc")
 @pytest.mark.parametrize("joined", mostly_whole(JOINED, lambda joined: joined == JOINED[0]))
 def test_a_child_has_no_descriptor_and_no_memory_of_the_pool(controller, joined):

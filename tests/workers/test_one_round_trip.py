@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import every
 from tinyshard import P
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.items import Put, Request
@@ -11,7 +12,7 @@ from tinyshard.runtime.controller.pool import ProcessPool
 from tinyshard.runtime.controller.waiting import Waiting
 
 
-@pytest.fixture(params=["shared", "gloo"])
+@pytest.fixture(params=every(2, ["shared", "gloo"]))
 def posted(request, monkeypatch):
     """What the controller sends to the devices and, as "wait", each time that it waits for an answer."""
     ts.init(devices=2, runtime="process", collectives=request.param)

@@ -95,6 +95,7 @@ def test_shutdown_ends_all_workers_at_once(controller):
 STARTS = ["tell('import')", "ts.devices(); tell('init')", "x = ts.array(1.0); tell('put')"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("code", mostly_whole(STARTS, lambda code: "init" in code))
 def test_nothing_is_left_of_a_controller_killed_while_it_starts(controller, code):
     before = shared_memory()
@@ -153,6 +154,7 @@ tell(x.sum().item())
     assert errors == ""
 
 
+@pytest.mark.whole
 def test_a_forked_child_that_lives_on_does_not_keep_the_workers(controller):
     before = shared_memory()
     each = controller(STARTED + "pid = os.fork()\nif pid == 0: signal.pause()\ntell(pid)\ninput()")
@@ -183,6 +185,7 @@ tell(x.sum().item())
     assert each.process.returncode == 0
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS tells only root of the sockets of all processes")
 @pytest.mark.parametrize("collectives", mostly_whole(JOINED, lambda joined: joined == "gloo"))
 def test_no_socket_with_a_name_is_opened_and_of_those_with_a_port_none_is_left(controller, collectives):
