@@ -461,8 +461,8 @@ COMPILE = (
     Fault(
         "what the body of a loop holds is not counted",
         "tinyshard/compile/memory.py",
-        "for n in held) + _within(program, step)",
-        "for n in held)",
+        "found.append(nbytes + _within(program, step))",
+        "found.append(nbytes)",
         ("tests/unit/test_scan.py::test_the_analyses_count_each_round",),
     ),
     Fault(

@@ -20,8 +20,8 @@ Two things are done, in this order:
              gradients are summed as early as the backward pass allows
     groups   a step joins one before it of its kind, as long as both together are no more than the flag
              `combine_nbytes`, or a reduce_scatter over n devices an n-th of that. The group stands where its last
-             member stood, if no step before needs a result; a group of gathers may also stay where it is, if what
-             it gathers is held that long in any case
+             member stood, if no step before needs a result; or it stays where it is, as what is gathered for FSDP,
+             if the results that are made earlier now do not raise the program's peak of memory
 
 No result changes by a bit: each operand is reduced as it is alone.
 """
@@ -35,24 +35,16 @@ from typing import Any
 
 import torch
 
+from tinyshard.compile.memory import held_nbytes
 from tinyshard.compile.simplify import Written, numbered_anew
 from tinyshard.core import config
 from tinyshard.core.collectives import COLLECTIVES, group_size
 from tinyshard.core.program import Eqn, Program, Value, values_in
+from tinyshard.partition.foreach import SINGLE, of_lists
 from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
 _REDUCE = {"all_reduce", "reduce_scatter"}  # whose results are no larger than their operands
 
-# op -> the op of several: of tensors alone, and of tensors and a number
-FOREACH: dict[str, str] = {
-    "aten.add.Tensor": "aten._foreach_add",
-    "aten.sub.Tensor": "aten._foreach_sub",
-    "aten.mul.Tensor": "aten._foreach_mul",
-    "aten.div.Tensor": "aten._foreach_div",
-    "aten.sqrt.default": "aten._foreach_sqrt",
-    "aten.neg.default": "aten._foreach_neg",
-    "aten.reciprocal.default": "aten._foreach_reciprocal",
-}
 # of larger tensors the call takes a small part of the time, and one by one they stay in the processor's cache
 _SMALL_NBYTES = 1 << 18
 
@@ -88,17 +80,15 @@ def _collectives(program: Program, number: int, step: Eqn) -> Hashable | None:
 
 def _small_ops(program: Program, number: int, step: Eqn) -> Hashable | None:
     """The kind of an op on a small tensor: those of one kind, of one line of the user's, are one op."""
-    if step.op not in FOREACH or step.kwargs or program.checks_nans:  # a NaN is found in the op that made it
+    if step.op not in SINGLE or program.checks_nans:  # a NaN is found in the op that made it
         return None
-    metas = {program.metas[x.number] for x in values_in(step.args)} | {program.metas[n] for n in step.results}
-    meta = metas.pop() if len(metas) == 1 else None
-    if meta is None or not meta.dtype.is_floating_point or meta.nbytes > _SMALL_NBYTES:
-        return None
-    if len(step.args) > 2 or not isinstance(step.args[0], Value):
+    metas = [program.metas[n] for n in (*(x.number for x in values_in((step.args, step.kwargs))), *step.results)]
+    dtypes = {meta and meta.dtype for meta in metas}
+    if len(dtypes) > 1 or any(m is None or not m.dtype.is_floating_point or m.nbytes > _SMALL_NBYTES for m in metas):
         return None
     line = program.lines[number] if program.lines else None
     numbers = [None if isinstance(a, Value) else (type(a), a) for a in step.args]
-    return step.op, repr(numbers), meta.dtype, line
+    return step.op, repr(numbers), repr(step.kwargs), dtypes.pop(), line
 
 
 def _joined(steps: Sequence[Eqn]) -> Eqn:
@@ -106,11 +96,11 @@ def _joined(steps: Sequence[Eqn]) -> Eqn:
     first, results = steps[0], tuple(n for step in steps for n in step.results)
     if len(steps) == 1:
         return first
-    if first.op not in FOREACH:
+    if first.op not in SINGLE:
         return replace(first, args=tuple(x for step in steps for x in step.args), results=results)
     args: list[Any] = [list(a) if isinstance(a[0], Value) else a[0] for a in zip(*(s.args for s in steps), strict=True)]
-    overload = "default" if len(args) == 1 else "List" if isinstance(args[1], list) else "Scalar"
-    return replace(first, op=f"{FOREACH[first.op]}.{overload}", args=tuple(args), results=results)
+    op = of_lists(first.op, [isinstance(a, list) for a in args])
+    return replace(first, op=op, args=tuple(args), results=results)
 
 
 @dataclass
@@ -122,14 +112,12 @@ class _Group:
         at: where the group stands.
         nbytes: of operands or results, whichever are more.
         first_use: the first step that needs a result.
-        held_until: up to there each result is held in any case.
     """
 
     members: list[int]
     at: int
     nbytes: int
     first_use: float
-    held_until: float
 
 
 class _Grouping:
@@ -146,7 +134,8 @@ class _Grouping:
         self._order = _early(program)
         self._steps = [program.steps[k] for k in self._order]
         self._kinds = {at: candidates[k] for at, k in enumerate(self._order) if k in candidates}
-        self._outputs = set(program.outputs)
+        self._held_nbytes = held_nbytes(replace(program, steps=tuple(self._steps)))
+        self._peak_nbytes = max(self._held_nbytes)
         self._makers = {n: at for at, step in enumerate(self._steps) for n in step.results}
         self._uses: dict[int, list[int]] = {}
         for at, step in enumerate(self._steps):
@@ -179,8 +168,7 @@ class _Grouping:
         operands = [x.number for x in values_in(step.args)]
         nbytes = max(sum(m.nbytes for n in some if (m := metas[n])) for some in (operands, step.results))
         uses = [use for n in step.results for use in self._uses.get(n, ())]
-        is_output = not self._outputs.isdisjoint(step.results)
-        alone = _Group([at], at, nbytes, min(uses, default=math.inf), math.inf if is_output else max(uses, default=at))
+        alone = _Group([at], at, nbytes, min(uses, default=math.inf))
         group = self._open.get(kind)
         if group is None or not self._joins(group, alone, operands):
             group = self._open[kind] = alone
@@ -196,7 +184,7 @@ class _Grouping:
         makers = [self._makers[n] for n in operands if n in self._makers]
         if group.first_use > alone.at:
             group.at = alone.at
-        elif group.held_until > alone.at and all(self._place(maker) < group.at for maker in makers):
+        elif all(self._place(maker) < group.at for maker in makers) and self._makes_earlier(step, alone.at, group.at):
             for maker in makers:  # its result is needed earlier now
                 if maker in self._group_of:
                     self._group_of[maker].first_use = min(self._group_of[maker].first_use, group.at)
@@ -205,7 +193,15 @@ class _Grouping:
         group.members += alone.members
         group.nbytes += alone.nbytes
         group.first_use = min(group.first_use, alone.first_use)
-        group.held_until = min(group.held_until, alone.held_until)
+        return True
+
+    def _makes_earlier(self, step: Eqn, at: int, earlier: int) -> bool:
+        """Let a step make its results earlier, if the peak of memory stays what it is."""
+        nbytes = sum(meta.nbytes for n in step.results if (meta := self._program.metas[n]))
+        if max(self._held_nbytes[earlier:at]) + nbytes > self._peak_nbytes:
+            return False
+        for k in range(earlier, at):
+            self._held_nbytes[k] += nbytes
         return True
 
 

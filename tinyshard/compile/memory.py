@@ -84,18 +84,32 @@ def memory_of(program: Program, donated: Sequence[int] = ()) -> MemoryAnalysis:
 
     Communication: none.
     """
-    owners = _owners(program)
-    last = _last_use(program, owners, donated)
-    held = set(range(program.num_inputs))
-    argument_nbytes = sum(_nbytes(program, n) for n in held)
-    steps = []
-    for k, step in enumerate(program.steps):
-        held |= {owners[n] for n in step.results if n >= 0}
-        nbytes = sum(_nbytes(program, n) for n in held) + _within(program, step)
-        steps.append(StepMemory(step.op, program.made_by(step), step.communicates, nbytes))
-        held = {n for n in held if last[n] > k}
+    held = held_nbytes(program, donated)
+    steps = [
+        StepMemory(step.op, program.made_by(step), step.communicates, nbytes)
+        for step, nbytes in zip(program.steps, held, strict=True)
+    ]
+    argument_nbytes = sum(_nbytes(program, n) for n in range(program.num_inputs))
     output_nbytes = sum(_nbytes(program, n) for n in program.outputs)
     return MemoryAnalysis(argument_nbytes, output_nbytes, tuple(steps), sum(_nbytes(program, n) for n in donated))
+
+
+def held_nbytes(program: Program, donated: Sequence[int] = ()) -> list[int]:
+    """The bytes that a device holds during each step, in order; it frees donated inputs at their last use.
+
+    Communication: none.
+    """
+    owners = _owners(program)
+    ending: dict[float, list[int]] = {}
+    for n, k in _last_use(program, owners, donated).items():
+        ending.setdefault(k, []).append(n)
+    nbytes = sum(_nbytes(program, n) for n in range(program.num_inputs))
+    found = []
+    for k, step in enumerate(program.steps):
+        nbytes += sum(_nbytes(program, n) for n in step.results if n >= 0 and owners[n] == n)
+        found.append(nbytes + _within(program, step))
+        nbytes -= sum(_nbytes(program, n) for n in ending.get(k, ()))
+    return found
 
 
 def _within(program: Program, step: Eqn) -> int:

@@ -19,6 +19,7 @@ from tinyshard.core.trace_thread import in_trace_thread, in_turn
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.cat_split import joined
 from tinyshard.partition.decompositions import Function, always, where_cut
+from tinyshard.partition.foreach import FOREACH, one_by_one
 from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.plan import as_replicated, local_types, plan
 from tinyshard.partition.reshard import Dims, ShardedVar, note_reordered, noted, reshard
@@ -48,6 +49,8 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
     Communication: the collectives that move the operands to their planned layouts; results may be left partial.
     """
+    if op in FOREACH:
+        return [result for call in one_by_one(op, args, kwargs) for result in apply(builder, *call)]
     function = always(op, args, kwargs)
     if function is not None:
         return _apply_function(builder, op, function, args, kwargs)
