@@ -33,10 +33,17 @@ class ShardMapped(OverDevices):
     what = "shard_map"
 
     def __init__(
-        self, function: Callable[..., Any], mesh: Mesh | None, in_specs: Any, out_specs: Any, check_vma: bool
+        self,
+        function: Callable[..., Any],
+        mesh: Mesh | None,
+        in_specs: Any,
+        out_specs: Any,
+        axis_names: Collection[str],
+        check_vma: bool,
     ) -> None:
         super().__init__(function, ())
         self._mesh = mesh
+        self._axis_names = axis_names
         self._in_specs = in_specs if in_specs is None or _is_spec(in_specs) else tuple(in_specs)
         self._out_specs = out_specs
         self._check_vma = check_vma
@@ -61,6 +68,7 @@ class ShardMapped(OverDevices):
             raise MeshError(
                 "shard_map has no mesh", got="mesh=None, and none is set", try_="mesh=..., or ts.set_mesh(mesh)"
             )
+        _check_axis_names(self._axis_names, mesh)
         args, kwargs = bound.arguments
         if kwargs:
             raise DtypeError(
@@ -126,6 +134,20 @@ class ShardMapped(OverDevices):
         ]
 
 
+def _check_axis_names(axis_names: Collection[str], mesh: Mesh) -> None:
+    """Refuse a part of the mesh's axes, and names that it does not have."""
+    names = {axis_names} if isinstance(axis_names, str) else set(axis_names)
+    if names and names != set(mesh.axis_names):
+        raise MeshError(
+            "shard_map maps over all axes of its mesh, not over a part of them",
+            got=f"axis_names {sorted(names)}, mesh {mesh.shape}",
+            rule="in JAX the partitioner decides along the other axes; here it does nothing inside a shard_map",
+            try_="no axis_names: specs that leave an axis out give every device along it the same block,\n"
+            "and specs that name it cut the block further, with a collective over it in the function;\n"
+            "or ts.jit without shard_map, where the partitioner decides along all axes",
+        )
+
+
 def _is_spec(specs: Any) -> bool:
     return isinstance(specs, PartitionSpec) or not isinstance(specs, list | tuple)
 
@@ -155,7 +177,7 @@ def shard_map(
     in_specs: Any = None,
     out_specs: Any = None,
     axis_names: Collection[str] = (),
-    check_vma: bool = False,
+    check_vma: bool = True,
     **others: Any,
 ) -> Any:
     """Map a function over the devices of a mesh: each runs it on its block of the arguments.
@@ -172,9 +194,9 @@ def shard_map(
             keep their layouts.
         out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
             of one device is taken.
-        axis_names: all names of the mesh, or none, which means all.
-        check_vma: give each value inside a type that says along which axes it may differ between devices. It depends on
-            an argument cut along the axis, or on axis_index, and no psum, pmean, pmax, pmin or
+        axis_names: all names of the mesh, or none, which means all; a part of them is refused.
+        check_vma: give each value inside a type that says along which axes it may differ between devices. It does if it
+            depends on an argument cut along the axis, or on axis_index, and no psum, pmean, pmax, pmin or
             `all_gather(to="invarying")` over the axis makes it the same again. A result that varies along an axis that
             its spec leaves out is refused, and so are a loop's carry and a cond's branches that change the axes. Where
             an op takes a value that varies and one that does not, the latter is marked by `pcast`, whose gradient is a
@@ -194,10 +216,8 @@ def shard_map(
 
     Communication: arguments are resharded to in_specs; then the function's collectives.
 
-    In JAX: check_vma is True by default. Here it is False: with True the gradient that a device takes by what all share
-    is already summed, so that code which sums or averages it, as the lessons do, computes something else. axis_names
-    may be a part of the mesh's. Arguments laid out otherwise are moved along Auto axes, and are an error along Explicit
-    ones, which jax.make_mesh makes. With check_vma=True the result of a cond whose predicate varies does so here, and
+    In JAX: axis_names may be a part of the mesh's. Arguments laid out otherwise are moved along Auto axes, and are an
+    error along Explicit ones, which jax.make_mesh makes. The result of a cond whose predicate varies does so here, and
     not there; a psum over axes of which the operand varies along some, and a pcast of what varies already, are errors
     there.
 
@@ -228,11 +248,6 @@ def shard_map(
             rule="in_specs say how each argument is cut over the mesh; where its axes are Explicit, the arguments do",
             try_="in_specs=P('x'), or P() for arguments that every device gets as a whole",
         )
-    if axis_names and whole is not None and set(axis_names) != set(whole.axis_names):
-        raise MeshError(
-            "shard_map maps over all axes of its mesh",
-            got=f"axis_names {sorted(axis_names)}, mesh {whole.shape}",
-            rule="a part of the axes cannot be left to the partitioner here, as it can in JAX",
-            try_="no axis_names; specs that leave the other axes out give every device along them the same block",
-        )
-    return ShardMapped(f, mesh, in_specs, out_specs, check_vma)
+    if whole is not None:
+        _check_axis_names(axis_names, whole)
+    return ShardMapped(f, mesh, in_specs, out_specs, axis_names, check_vma)
