@@ -18,7 +18,7 @@
     cache         lesson 09: a function is called again; what jit finds in its caches, and what it makes
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 12: which device waits for which
-    planner       lesson 13: choose a machine; time, memory and bytes of a training step under three layouts
+    planner       lesson 14: choose a machine; time, memory and bytes of a training step under three layouts
     schedule      lesson 18: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
     pattern_times what such a function, or a device_put, takes on the devices, beside the model

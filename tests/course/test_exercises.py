@@ -186,9 +186,9 @@ OTHER_RIGHT_ANSWERS = [
     ("08.3", Fraction(110) * 100_000 / Fraction(5, 4)),
     ("12.2", lambda devices: tuple(answers_of("12.2").solution(devices))),  # type: ignore[operator]
     ("12.5", [ts.P(None, "d"), ts.P(None, "d")]),
-    ("13.2", np.int64(310)),
-    ("13.3", torch.tensor(1997)),
-    ("13.3", 1997.0),
+    ("14.1", np.int64(310)),
+    ("14.2", torch.tensor(1997)),
+    ("14.2", 1997.0),
 ]
 
 
