@@ -95,8 +95,6 @@ def judge_unit_rows(unit_rows: Callable[..., Any]) -> Verdict:
         return differs(told, "Lengths do not add: 3 and 4 make 5. What adds is what is under the root.")
     if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):
         return differs(told, "You divided by the sum of squares: the length is its root.")
-    if tuple(getattr(got, "shape", ())) in ((8, 2), (4, 4), (2, 4), (2, 2)):
-        return differs(told, "Each device returns its block: `out_specs` puts it back where `in_specs` took it from.")
     if told:
         return differs(told)
     if not is_mapped(unit_rows, cut):
@@ -124,8 +122,12 @@ def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
     told = difference(got, each.norm(dim=1), "the vector of 24 lengths", tolerance=1e-4)
     if not difference(got, each, tolerance=1e-4):
         return differs("these are the 24 gradients", "Nearly: take the length of each, inside: `norm(dim=1)`.")
-    if told and tuple(getattr(got, "shape", ())) == (3,):
-        return differs(told, "`out_specs=P()` takes what one device has. Each has three of the 24.")
+    if not difference(got, each.unflatten(0, (8, 3)).sum(0).norm(dim=1).repeat(8), tolerance=1e-4):
+        return differs(
+            told,
+            "All devices share one `w`, so a gradient with respect to it is the sum of what each of them finds. "
+            "`ts.lax.pcast` makes of it a value of each device's own.",
+        )
     if told and tuple(getattr(got, "shape", ())) == (8,):
         return differs(
             told, "One number a device: the block was taken as a whole. `vmap` takes its three examples apart."
@@ -203,12 +205,13 @@ EXERCISES = (
         judge_pulls,
         (
             "Which function gives the lengths for the three examples that one device holds?",
-            "Inside: `vmap` of `ts.grad(loss)`, with `w` shared. Outside: `shard_map`, with `w` whole on every device.",
+            "Inside: `ts.lax.pcast` of `w`, then `vmap` of `ts.grad(loss)`, with that `w` shared by the examples. "
+            "Outside: `shard_map`, with `w` whole on every device.",
             "The block function returns a vector of 3. Each `P` says for one argument whether axis `d` cuts its dim 0: "
             "for `w` it does not, for the others and for the result it does.",
         ),
-        why="The outer map is over devices, the inner one over the examples of a device. No example needs another one, "
-        "so nothing is sent.",
+        why="The outer map is over devices, the inner one over the examples of a device. No example needs another one; "
+        "with respect to a `w` of the device's own no gradient is added up, so nothing is sent.",
     ),
     Exercise(
         "05.4",

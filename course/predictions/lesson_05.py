@@ -56,11 +56,7 @@ PREDICTIONS = (
         "05.c",
         question="`half_row_sums` forgets the psum, with out_specs=P('a'). What do you get?",
         choices=(
-            Choice(
-                "an error when it is called",
-                misconception="out_specs is checked",
-                answer="By default no check is made here: you say that the devices along b hold the same.",
-            ),
+            Choice("an error when it is called"),
             Choice(
                 "the right sums",
                 misconception="out_specs adds up what is missing",
@@ -71,9 +67,14 @@ PREDICTIONS = (
                 misconception="all results are put together",
                 answer="`b` is not in `out_specs`: along it, the value of one device stands for all.",
             ),
-            Choice("8 numbers, each the sum of half a row"),
+            Choice(
+                "8 numbers, each the sum of half a row",
+                misconception="out_specs is believed",
+                answer="That is what `check_vma=False` returns. By default the promise of `out_specs` is checked.",
+            ),
         ),
-        why="Along b the devices hold different half sums, and the value of one of them is taken for the row.",
+        why="out_specs=P('a') promises equal values along b, and the devices along b hold different half sums. No psum "
+        "over b made them equal, so the call is refused when the function is traced.",
     ),
     Prediction(
         "05.d",

@@ -37,12 +37,15 @@ def gathered(block: Any) -> Any:
     return block / row.norm(dim=1, keepdim=True)
 
 
-def by_blocks(function: Callable[..., Any], specs: Any = None, out_specs: ts.P | None = None) -> Callable[..., Any]:
-    """`function(loss, w, examples, targets)` on the blocks of eight devices."""
+def by_blocks(
+    function: Callable[..., Any], specs: Any = None, out_specs: ts.P | None = None, is_own: bool = True
+) -> Callable[..., Any]:
+    """`function(loss, w, examples, targets)` on the blocks of eight devices, perhaps with each device's own `w`."""
 
     def pulls(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
         def on_block(w: Any, examples: Any, targets: Any) -> Any:
-            return function(loss, w, examples, targets)
+            own = lax.pcast(w, "i", to="varying") if is_own else w
+            return function(loss, own, examples, targets)
 
         mesh = ts.make_mesh((8,), ("i",))
         in_specs = (P(), P("i"), P("i")) if specs is None else specs
@@ -104,10 +107,6 @@ ANSWERS = {
             Wrong(on_blocks(lambda block: block / lax.psum(square_sums(block), "b")), "the length is its root"),
             Wrong(on_blocks(lambda block: block / lax.psum(square_sums(block), "a").sqrt()), "what is missing"),
             Wrong(on_blocks(gathered), "one number for each row"),
-            Wrong(
-                on_blocks(lambda block: block / lax.psum(square_sums(block), "b").sqrt(), P("a")),
-                "back where `in_specs` took it from",
-            ),
             Wrong(lambda matrix: matrix / matrix.norm(dim=1, keepdim=True), "write what one device runs"),
         ),
     ),
@@ -116,8 +115,8 @@ ANSWERS = {
         wrong=(
             Wrong(lengths, "gives each device a block"),
             Wrong(by_blocks(gradients), "Nearly: take the length"),
-            Wrong(by_blocks(lengths, out_specs=P()), "Each has three of the 24"),
-            Wrong(by_blocks(lengths, P(), P()), "three for each device"),
+            Wrong(by_blocks(lengths, is_own=False), "is the sum of what each of them finds"),
+            Wrong(by_blocks(lengths, P(), P(), is_own=False), "three for each device"),
             Wrong(by_blocks(together), "takes its three examples apart"),
             Wrong(by_blocks(looped), "A loop in the block grows with the block"),
         ),

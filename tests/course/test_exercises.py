@@ -162,7 +162,7 @@ def table_by_names(distance: Any, points: Any) -> Any:
 def pulls_by_names(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
     def on_block(w: Any, examples: Any, targets: Any) -> Any:
         def length(x: Any, target: Any) -> Any:
-            return ts.grad(lambda w: loss(w=w, x=x, target=target))(w).norm()
+            return ts.grad(lambda w: loss(w=w, x=x, target=target))(ts.lax.pcast(w, "d", to="varying")).norm()
 
         return ts.vmap(length)(examples, targets)
 
