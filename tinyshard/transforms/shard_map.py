@@ -33,10 +33,17 @@ class ShardMapped(OverDevices):
     what = "shard_map"
 
     def __init__(
-        self, function: Callable[..., Any], mesh: Mesh | None, in_specs: Any, out_specs: Any, check_vma: bool
+        self,
+        function: Callable[..., Any],
+        mesh: Mesh | None,
+        in_specs: Any,
+        out_specs: Any,
+        axis_names: Collection[str],
+        check_vma: bool,
     ) -> None:
         super().__init__(function, ())
         self._mesh = mesh
+        self._axis_names = axis_names
         self._in_specs = in_specs if in_specs is None or _is_spec(in_specs) else tuple(in_specs)
         self._out_specs = out_specs
         self._check_vma = check_vma
@@ -61,6 +68,7 @@ class ShardMapped(OverDevices):
             raise MeshError(
                 "shard_map has no mesh", got="mesh=None, and none is set", try_="mesh=..., or ts.set_mesh(mesh)"
             )
+        _check_axis_names(self._axis_names, mesh)
         args, kwargs = bound.arguments
         if kwargs:
             raise DtypeError(
@@ -126,6 +134,20 @@ class ShardMapped(OverDevices):
         ]
 
 
+def _check_axis_names(axis_names: Collection[str], mesh: Mesh) -> None:
+    """Refuse a part of the mesh's axes, and names that it does not have."""
+    names = {axis_names} if isinstance(axis_names, str) else set(axis_names)
+    if names and names != set(mesh.axis_names):
+        raise MeshError(
+            "shard_map maps over all axes of its mesh, not over a part of them",
+            got=f"axis_names {sorted(names)}, mesh {mesh.shape}",
+            rule="in JAX the partitioner decides along the other axes; here it does nothing inside a shard_map",
+            try_="no axis_names: specs that leave an axis out give every device along it the same block,\n"
+            "and specs that name it cut the block further, with a collective over it in the function;\n"
+            "or ts.jit without shard_map, where the partitioner decides along all axes",
+        )
+
+
 def _is_spec(specs: Any) -> bool:
     return isinstance(specs, PartitionSpec) or not isinstance(specs, list | tuple)
 
@@ -172,7 +194,7 @@ def shard_map(
             keep their layouts.
         out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
             of one device is taken.
-        axis_names: all names of the mesh, or none, which means all.
+        axis_names: all names of the mesh, or none, which means all; a part of them is refused.
         check_vma: give each value inside a type that says along which axes it may differ between devices. It does if it
             depends on an argument cut along the axis, or on axis_index, and no psum, pmean, pmax, pmin or
             `all_gather(to="invarying")` over the axis makes it the same again. A result that varies along an axis that
@@ -226,11 +248,6 @@ def shard_map(
             rule="in_specs say how each argument is cut over the mesh; where its axes are Explicit, the arguments do",
             try_="in_specs=P('x'), or P() for arguments that every device gets as a whole",
         )
-    if axis_names and whole is not None and set(axis_names) != set(whole.axis_names):
-        raise MeshError(
-            "shard_map maps over all axes of its mesh",
-            got=f"axis_names {sorted(axis_names)}, mesh {whole.shape}",
-            rule="a part of the axes cannot be left to the partitioner here, as it can in JAX",
-            try_="no axis_names; specs that leave the other axes out give every device along them the same block",
-        )
-    return ShardMapped(f, mesh, in_specs, out_specs, check_vma)
+    if whole is not None:
+        _check_axis_names(axis_names, whole)
+    return ShardMapped(f, mesh, in_specs, out_specs, axis_names, check_vma)
