@@ -3,9 +3,11 @@
 import functools
 import re
 from pathlib import Path
+from types import ModuleType
 
 import tinyshard as ts
 from tests.course.lesson_cells import LESSONS, stored_cells
+from tests.public_names import MODULES
 from tests.rows import for_every_row
 from tinyshard.core.jax_hints import NAMES, OF_ARRAYS
 
@@ -57,6 +59,37 @@ def exists(name):
             return False
         found = getattr(found, part)
     return True
+
+
+@functools.cache
+def names_in_first_cells():
+    """The public names that begin a piece of code in a first cell: after `ts.lax.dot`, `reshape` is of ts.lax too."""
+    found = set()
+    for cell, *_ in rows("DICTIONARY.md"):
+        module = None
+        for code in re.findall(r"`(?:with )?([^`]*)`", cell):
+            path, name = re.match(r"((?:\w+\.)*)(\w*)", code).groups()
+            if path:
+                module = "ts." + path.removeprefix("ts.")
+                found.add(module.rstrip("."))
+            found.add(f"{module}{name}")
+    return found
+
+
+def public_names():
+    """For each public value the names under which it can be found."""
+    found = {}
+    for module, contents in MODULES.items():
+        for name in contents.__all__:
+            value = getattr(contents, name)
+            if not isinstance(value, ModuleType):
+                found.setdefault(id(value), []).append(f"{module}.{name}")
+    return list(found.values())
+
+
+@for_every_row([(names,) for names in public_names()])
+def test_every_public_name_has_a_row_in_the_dictionary(names):
+    assert names_in_first_cells().intersection(names)
 
 
 def test_the_dictionary_lists_every_name_of_jaxs_that_is_absent_and_what_the_error_says_of_it():

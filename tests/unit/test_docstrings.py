@@ -7,22 +7,9 @@ from types import ModuleType
 from typing import Any
 
 import tinyshard as ts
+from tests.public_names import MODULES
 from tests.rows import for_every_row
 
-MODULES = {
-    "ts": ts,
-    "ts.checkpoint_policies": ts.checkpoint_policies,
-    "ts.config": ts.config,
-    "ts.debug": ts.debug,
-    "ts.errors": ts.errors,
-    "ts.lax": ts.lax,
-    "ts.mesh_utils": ts.mesh_utils,
-    "ts.optim": ts.optim,
-    "ts.profiler": ts.profiler,
-    "ts.random": ts.random,
-    "ts.sharding": ts.sharding,
-    "ts.tree": ts.tree,
-}
 PARTS = ("Args", "Returns", "Raises", "Communication", "Example")
 
 # (name, part) -> why the docstring has no such part

@@ -230,18 +230,19 @@ PARTS = {
     "a name that the mesh has not": lambda: doubled({"c"}, mesh()),
     "a decorator": lambda: ts.shard_map(mesh=mesh(), in_specs=P("a"), out_specs=P("a"), axis_names={"a"})(torch.sin),
     "a mesh without devices": lambda: doubled({"b"}, ts.AbstractMesh((4, 2), ("a", "b"))),
-    "a mesh that is set later": lambda: on_the_set_mesh(doubled({"a"})),
-    "in jit": lambda: on_the_set_mesh(ts.jit(doubled({"a"}))),
-    "in grad": lambda: on_the_set_mesh(ts.grad(lambda x, f=doubled({"a"}): f(x).sum())),
-    "in vmap": lambda: on_the_set_mesh(lambda x, f=doubled({"a"}): ts.vmap(f)(x[None])),
+    "a mesh that is set later": lambda: on_a_mesh_set_later(lambda f: f),
+    "in jit": lambda: on_a_mesh_set_later(ts.jit),
+    "in grad": lambda: on_a_mesh_set_later(lambda f: ts.grad(lambda x: f(x).sum())),
+    "in vmap": lambda: on_a_mesh_set_later(lambda f: lambda x: ts.vmap(f)(x[None])),
     "in a shard_map": lambda: outer(lambda v: doubled({"b"}, mesh())(v))(X),
     "around a shard_map": lambda: doubled({"a"}, mesh())(outer(lambda v: v)(X)),
 }
 
 
-def on_the_set_mesh(f):
+def on_a_mesh_set_later(transform):
+    f = doubled({"a"})
     with ts.set_mesh(mesh()):
-        return f(X)
+        return transform(f)(X)
 
 
 @pytest.mark.parametrize("call", PARTS.values(), ids=PARTS)
