@@ -2,7 +2,7 @@
 
 A lesson is copied if the learner does not have it, or has never edited it. An edited lesson is never
 overwritten: the new version is put beside it, as `01-… (new).ipynb`; and if the learner asks for the shipped
-lesson back, the edited one is kept as `01-… (mine).ipynb`. A lesson of the first edition that is shipped no longer
+lesson back, the edited one is kept as `01-… (mine).ipynb`. A lesson of an earlier edition that is shipped no longer
 goes, unless it was edited.
 """
 
@@ -154,12 +154,12 @@ def refresh(shipped: Path, working: Path) -> list[str]:
             lines.append(f"{name}: {'new version' if mine.exists() else 'copied'}")
             _copy(lesson.path, mine)
         known[name] = now
-    lines += _clear_first_edition({lesson.path.name for lesson in lessons}, working, known)
+    lines += _clear_earlier_editions({lesson.path.name for lesson in lessons}, working, known)
     _write_manifest(working, known)
     return lines
 
 
-def _clear_first_edition(shipped: set[str], working: Path, known: dict[str, str]) -> list[str]:
+def _clear_earlier_editions(shipped: set[str], working: Path, known: dict[str, str]) -> list[str]:
     """Remove copies of lessons that are shipped no longer, except edited ones, and forget both.
 
     Versions put beside an edited lesson, `… (new).ipynb`, stay: they may be all that the learner has of it.
@@ -170,10 +170,10 @@ def _clear_first_edition(shipped: set[str], working: Path, known: dict[str, str]
         if BESIDE.search(name):
             continue
         if _is_edited(mine, known):
-            lines.append(f"{name}: kept: of the first edition, and you edited it")
+            lines.append(f"{name}: kept: of an earlier edition, and you edited it")
         elif mine.exists():
             mine.unlink()
-            lines.append(f"{name}: removed: of the first edition, and you did not edit it")
+            lines.append(f"{name}: removed: of an earlier edition, and you did not edit it")
         del known[name]
     return lines
 
