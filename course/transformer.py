@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["VOCABULARY", "Layer", "Transformer", "batch", "cross_entropy", "decoded", "tokens"]
+__all__ = ["VOCABULARY", "Layer", "Transformer", "batch", "cross_entropy", "decoded", "tokens", "written"]
 
 VOCABULARY = 64  # the 61 characters of the text, rounded up so that eight devices can share them
 
@@ -131,3 +131,36 @@ def batch(step: int, examples: int, length: int) -> torch.Tensor:
     every = tokens()
     starts = torch.randint(len(every) - length, (examples,), generator=torch.Generator().manual_seed(step))
     return every[starts[:, None] + torch.arange(length + 1)]
+
+
+def written(
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    beginning: str,
+    count: int,
+    length: int,
+    temperature: float = 0.7,
+    seed: int = 0,
+) -> str:
+    """A text that a model writes, a character at a time: each is drawn from what the model expects after the last ones.
+
+    Args:
+        logits_of: from tokens int64[1, length] to logits [1, length, vocabulary] in this process.
+        beginning: what the text starts with, of characters that `tokens()` has.
+        count: how many characters are added.
+        length: how many of the last characters the model sees.
+        temperature: 1 draws as the model expects; towards 0 the most probable character wins.
+        seed: of the draws; the same seed writes the same text.
+
+    Example:
+        >>> written(lambda tokens: torch.eye(VOCABULARY)[(tokens + 1) % 61] * 99, "a", count=3, length=8)
+        'abcd'
+    """
+    place = {character: i for i, character in enumerate(_characters())}
+    found = [place[character] for character in beginning]
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        seen = found[-length:]
+        window = torch.tensor([seen + [0] * (length - len(seen))])  # causal: what follows the last one is not seen
+        expected = torch.softmax(logits_of(window)[0, len(seen) - 1] / temperature, -1)
+        found.append(int(torch.multinomial(expected, 1, generator=generator)))
+    return decoded(found)

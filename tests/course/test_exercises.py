@@ -28,8 +28,9 @@ def answers_of(id: str) -> Answers:
     return found
 
 
-# Compiled or traced over and over, and told by the judge what another wrong answer to the same exercise is told.
-EXPENSIVE_AND_ALIKE = ("11.2-wrong-4", "09.4-wrong-4")
+# Compiled or traced over and over, and told by the judge what another wrong answer to the same exercise is told, or
+# compiled as long as another one is.
+EXPENSIVE_AND_ALIKE = ("11.2-wrong-4", "09.4-wrong-4", "16.1-wrong-2", "16.1-wrong-3")
 WRONG = mostly_whole(
     [
         pytest.param(id, wrong, id=f"{id}-wrong-{number}")

@@ -4,6 +4,8 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+from course.exercises import exercises_of
+from course.predictions import predictions_of
 from tests.course import lesson_cells
 from tests.course.lesson_cells import cells_of, exercising, promised
 from tests.course.tables import minutes, tables
@@ -56,6 +58,21 @@ def test_who_is_late_gets_fifteen_minutes_back_by_leaving_out_what_is_still_to_c
             number = what.partition(":")[0]
             still = [int(row[1]) for row in rows if row[2] == number and minutes(row[0]) >= minutes(late_at)]
             assert 15 <= int(saves) <= sum(still), (page, what)
+
+
+def test_half_a_day_asks_a_question_every_ten_minutes_of_a_lesson_that_is_on() -> None:
+    questions, moments = tables((PACK / "half-day.md").read_text("utf-8"), "at")[::-1]
+    (rows,) = clocks("half-day.md")
+    asked = [(minutes(at), id) for at, _, id in questions]
+    pauses = [(minutes(at), int(lasts)) for at, lasts, lesson, *_ in rows if not lesson]
+    for (before, _), (after, _) in pairwise([(minutes(rows[1][0]), ""), *asked, (minutes(rows[-1][0]), "")]):
+        assert after - before - sum(lasts for at, lasts in pauses if before <= at < after) <= 10, (before, after)
+    for at, id in asked:
+        (lesson,) = [row[2] for row in rows if minutes(row[0]) <= at < minutes(row[0]) + int(row[1])]
+        assert id in {**predictions_of(lesson), **exercises_of(lesson)}, id
+    begin, lasts = next((minutes(row[0]), int(row[1])) for row in rows if row[2] == "16")
+    at = [minutes(moment) for moment, *_ in moments]
+    assert at == sorted(at) and at[0] == begin and at[-1] < begin + lasts
 
 
 LINKS = [

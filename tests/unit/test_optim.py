@@ -259,3 +259,12 @@ def test_adamw_updates_where_jit_is_disabled():
     leaf.grad = x.clone()
     torch.optim.AdamW([leaf], lr=0.1).step()
     torch.testing.assert_close(ts.device_get(updated["w"]), leaf.detach())
+
+
+def test_the_state_is_made_without_memory_for_gradients():
+    ts.init(devices=2, runtime="local", memory_per_device="16 MiB")
+    params = {"w": ts.device_put(torch.zeros(1 << 20), ts.devices()[1])}  # 4 MiB
+    state = ts.optim.functional(torch.optim.AdamW, lr=0.1).init(params)
+    assert set(state["slots"]["w"]) == {"step", "exp_avg", "exp_avg_sq"}
+    assert ts.devices()[1].memory_stats()["peak_bytes_in_use"] < 13 * 2**20
+    ts.init(devices=8, runtime="local")

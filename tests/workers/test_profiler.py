@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from course.slowing import slowed
 from tests.workers.processes import PATIENCE_S, stop
 from tinyshard.profiler.events import shares_of
 from tinyshard.runtime.controller.pool import ProcessPool
@@ -150,3 +151,17 @@ def test_a_nan_is_an_error_of_its_device_and_the_others_go_on(pool: ProcessPool)
     with ts.debug_nans(), pytest.raises(FloatingPointError, match=r"aten\.log\.default failed on CPU 0\n"):
         f(x)
     assert torch.isnan(torch.as_tensor(f(x).tolist())).all()
+
+
+def test_a_device_that_is_slowed_is_the_one_that_is_waited_for_and_runs_again_afterwards(pool: ProcessPool) -> None:
+    step, x = ts.pmap(summed, axis_name="i"), torch.arange(8.0)
+    ts.block_until_ready(step(x))
+    with slowed(ts.devices()[6], stopped_ms=60, running_ms=5), ts.profiler.trace() as trace:
+        for _ in range(8):
+            ts.block_until_ready(step(x))
+            time.sleep(0.01)
+    late = dict.fromkeys(trace.events.devices, 0)
+    for each in trace.events.steps:
+        late[each.device] += each.held_up_ns
+    assert max(late, key=lambda device: late[device]) == 6
+    assert step(x).sum().item() == 8 * 28

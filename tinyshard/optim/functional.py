@@ -265,7 +265,7 @@ class _Bound:
         """The state of each parameter before the first step."""
         for x in self._own:
             if x is not None:
-                x.grad = torch.zeros_like(x)
+                x.grad = x.detach()  # only its shape and dtype are read: no memory for gradients
         for group in self._torch.param_groups if self._torch else ():
             count = len(inspect.signature(self._torch._init_group).parameters) - 1
             self._torch._init_group(group, *([] for _ in range(count)))
