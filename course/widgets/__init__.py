@@ -19,7 +19,8 @@
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 11: which device waits for which
     planner       lesson 12: choose a machine; time, memory and bytes of a training step under three layouts
-    schedule      lesson 13: the steps of programs, and the memory that a device holds during each
+    schedule      lesson 18: the steps of programs, and the memory that a device holds during each
+    timetable     lesson 18: which stage of a pipeline works on which micro-batch, and how many it holds
     traffic       what is sent in a mapped function, recorded while its Program runs
     pattern_times what such a function, or a device_put, takes on the devices, beside the model
     timed         a time that is measured when a button is pressed, beside the model's
@@ -41,6 +42,7 @@ from course.widgets.schedule import program_schedule
 from course.widgets.sharding import sharding_explorer
 from course.widgets.spans import time_line
 from course.widgets.stepper import collective_stepper
+from course.widgets.timetable import timetable
 from course.widgets.views import two_views
 from course.widgets.waiting import who_waits
 
@@ -57,6 +59,7 @@ __all__ = [
     "program_schedule",
     "sharding_explorer",
     "time_line",
+    "timetable",
     "two_views",
     "who_waits",
 ]
