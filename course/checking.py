@@ -6,11 +6,13 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+from course.climbs import Climb, note_climb
 from course.deadline import OverdueError, deadline
 from course.exercises import exercise_of
 from course.exercises.exercise import Exercise, Verdict, differs, is_untouched
 from course.progress import Record, note
 from course.saying import Line, Said
+from course.sharing import share_climbs
 from course.wrapping import WIDTH
 
 __all__ = ["check"]
@@ -27,7 +29,7 @@ def check(id: str, answer: object) -> None:
 
     A wrong answer is not an error: nothing is raised, whatever the answer is or does. Each wrong answer climbs one rung
     of the hint ladder, but a misconception that the judge recognises gets its own hint. What was answered is written
-    into `.progress.json` in the working folder.
+    into `.progress.json` in the working folder; of a right answer to a puzzle of the ladder also what it uses.
 
     Args:
         id: lesson and number of the exercise, such as "04.2".
@@ -51,6 +53,9 @@ def check(id: str, answer: object) -> None:
         return
     try:
         record, unkept = note(Path.cwd(), id, verdict.is_passed), ""
+        if verdict.used is not None:
+            note_climb(Path.cwd(), id, Climb(verdict.used, verdict.is_passed))
+            unkept = share_climbs(Path.cwd())
     except OSError as error:
         _unkept[id] += not verdict.is_passed
         record, unkept = Record(wrong=_unkept[id]), f"progress is not kept: {error.strerror}"

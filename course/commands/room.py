@@ -1,4 +1,4 @@
-"""`tinyshard room FOLDER`: what the room has predicted, on the teacher's screen."""
+"""`tinyshard room FOLDER`: what the room has predicted, and its board of the ladder, on the teacher's screen."""
 
 import argparse
 import time
@@ -10,11 +10,12 @@ from course.commands.command import Command
 from course.errors import UnknownLessonError
 from course.predictions import lesson_numbers, predictions_of
 from course.predictions.prediction import Prediction
-from course.room import choices_in, poll
+from course.room import choices_in, climbers_in, poll, standings
 
 __all__ = ["ROOM", "room_lines"]
 
 EVERY_S = 3.0
+LADDER = "18"  # the lesson whose rungs are scored
 CLEAR = "\033[H\033[2J"  # the cursor to the corner, then nothing on the screen
 
 
@@ -40,17 +41,23 @@ def show_room(arguments: argparse.Namespace) -> int:
 def room_lines(folder: Path, lesson: str | None) -> list[str]:
     """The lines to print: all predictions of one lesson; or of all lessons those that have an answer.
 
+    The ladder's board comes first, with its lesson or with all.
+
     Args:
         folder: The room's.
         lesson: Such as "5", "05" or "A"; None for all.
     """
     counts = choices_in(folder)
+    climbers = climbers_in(folder)
     if lesson is not None:
-        return list(poll(list(predictions_of(_number(lesson)).values()), counts))
+        number = _number(lesson)
+        board = list(standings(climbers)) if number == LADDER else []
+        return [*board, *poll(list(predictions_of(number).values()), counts)]
     answered = [each for each in _all_predictions() if each.id in counts]
-    if not answered:
+    board = list(standings(climbers)) if climbers else []
+    if not answered and not board:
         return [f"there are no predictions yet; looked in {folder}"]
-    return list(poll(answered, counts))
+    return [*board, *poll(answered, counts)]
 
 
 def _all_predictions() -> Iterator[Prediction]:
@@ -76,4 +83,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="look again every few seconds, until Ctrl-C")
 
 
-ROOM = Command("room", "show what the room has predicted", show_room, _add_arguments)
+ROOM = Command(
+    "room", "show what the room has predicted, and who is on which rung of the ladder", show_room, _add_arguments
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -20,11 +20,13 @@ class Verdict:
         is_passed: whether the answer is right.
         difference: what differs from what was wanted, in a line or a few.
         hint: the hint that answers the misconception which the judge recognised; empty: the ladder's next rung.
+        used: of a right answer to a puzzle what it uses, and par, by count; it is kept for the board.
     """
 
     is_passed: bool
     difference: str = ""
     hint: str = ""
+    used: Mapping[str, tuple[int, int]] | None = None
 
 
 PASSED = Verdict(is_passed=True)

@@ -1,32 +1,69 @@
-"""Lesson 18: three puzzles, scored on values, bytes, memory and work."""
+"""Lesson 18: the rungs of the puzzle ladder, judged on values, means, and what the program of an answer uses."""
 
+from __future__ import annotations
+
+import functools
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
 
-import torch
-
-import tinyshard as ts
-from course.capstone import FSDP, PIPELINE, RING, Score
-from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.exercise import Exercise, Verdict, differs
 from course.held import held_during
+from course.ladder import RUNGS, score_of
+from course.ladder.rung import Answer, Rung
+from course.ladder.scoring import Score
 
 __all__ = ["EXERCISES"]
 
-Answer = Callable[..., Any]
 MOST_HELD = 3  # lines of a message
 
+SAID = {
+    "flops": "a device does {:,} operations",
+    "nbytes": "a device sends {:,} bytes",
+    "rounds": "there are {:,} rounds of exchanges, each of which waits for the one before",
+    "peak_nbytes": "a device holds {:,} bytes at its peak",
+}
+BY_THE_LIBRARY = "The library has this collective. Here it is made of single messages: `ts.lax.ppermute` alone."
 
-def _too_much(score: Score, hint_bytes: str, hint_peak: str, hint_flops: str) -> Verdict:
-    """What of a right answer is above its target, the first of bytes, memory and work."""
-    for what, got, most, hint in (
-        ("a device sends {:,} bytes", score.nbytes, score.goal.nbytes, hint_bytes),
-        ("a device holds {:,} bytes at its peak", score.peak_nbytes, score.goal.peak_nbytes, hint_peak),
-        ("a device does {:,} operations", score.flops, score.goal.flops, hint_flops),
-    ):
-        if got > most:
-            peak = _at_the_peak(score) if hint is hint_peak else ""
-            return differs(f"the values are right, but {what.format(got)}; the target is {most:,}{peak}", hint)
-    return PASSED
+
+@dataclass(frozen=True)
+class Hints:
+    """What is said of the answers to a rung.
+
+    Attributes:
+        ladder: the exercise's hints.
+        why: why the solution is right.
+        values: of wrong values.
+        over: of a count that is above par, by its name; what is not in it climbs the ladder.
+        overflow: of values that are infinite or not numbers.
+    """
+
+    ladder: tuple[str, ...]
+    why: str
+    values: str
+    over: dict[str, str] = field(default_factory=dict)
+    overflow: str = ""
+
+
+def judge_of(rung: Rung, hints: Hints) -> Callable[[Answer], Verdict]:
+    """The judge of a rung: values first, then the means, then each count in turn."""
+    return functools.partial(_judge, rung, hints)
+
+
+def _judge(rung: Rung, hints: Hints, answer: Answer) -> Verdict:
+    score = score_of(rung, answer)
+    if score.wrong:
+        is_overflow = hints.overflow and ("nan" in score.wrong or "inf" in score.wrong)
+        return differs(score.wrong, hints.overflow if is_overflow else hints.values)
+    if score.unwanted:
+        return differs(f"the values are right, but there is an {score.unwanted} in the program", BY_THE_LIBRARY)
+    used = {name: (getattr(score.counts, name), most) for name, most in vars(rung.par).items() if most is not None}
+    over = set(rung.over_par(score.counts))
+    for name in [name for name in SAID if name in over]:
+        got, most = used[name]
+        peak = _at_the_peak(score) if name == "peak_nbytes" else ""
+        told = f"the values are right, but {SAID[name].format(got)}; par is {most:,}{peak}"
+        return Verdict(is_passed=False, difference=told, hint=hints.over.get(name, ""), used=used)
+    return Verdict(is_passed=True, used=used)
 
 
 def _at_the_peak(score: Score) -> str:
@@ -42,120 +79,137 @@ def _at_the_peak(score: Score) -> str:
     )
 
 
-def judge_ring(answer: Answer) -> Verdict:
-    """18.1: one block of keys and values at a time, with a softmax that is put together as they come by."""
-    score = RING.score(answer)
-    if "nan" in score.wrong or "inf" in score.wrong:
-        return differs(
-            score.wrong,
-            "exp of a large score overflows. Subtract the largest score of each row that you have seen so far, and "
-            "shrink what you had added up before by exp(old - new).",
-        )
-    if score.wrong:
-        return differs(score.wrong)
-    gathers = score.compiled.cost_analysis().count("all_gather") > 0
-    return _too_much(
-        score,
-        "Eight blocks come by, and your own is there already: how many moves is that? After the last block, "
-        "no device needs another one.",
-        "Gathering makes room for the keys and values of all devices at once. Hold one block of each; pass it on by "
-        "ppermute."
-        if gathers
-        else "Which value of 128 x 1024 numbers do you make, or which blocks do you keep after their turn?",
-        "Each pair of blocks needs two products: scores, and weights times values.",
-    )
-
-
-def judge_fsdp(answer: Answer) -> Verdict:
-    """18.2: a matrix is whole only while it is used."""
-    score = FSDP.score(answer)
-    if score.wrong.startswith("new matrix"):
-        return differs(
-            score.wrong,
-            "The loss is a mean over all examples, and each device's gradient is that of its own eight. What do you "
-            "get if you add up eight means?",
-        )
-    if score.wrong:
-        return differs(score.wrong)
-    cost = score.compiled.cost_analysis()
-    if cost.count("all_reduce") > 1:
-        return differs(
-            f"the values are right, but there are {cost.count('all_reduce')} all_reduce; only the loss needs one",
-            "No device needs a whole gradient: each one updates its own rows. Which collective adds up and cuts?",
-        )
-    return _too_much(
-        score,
-        "Count the collectives: six gathered forward, five again backward, six gradients scattered.",
-        "Gathered matrices, or their gradients, wait there. Let go of a matrix after its product, and gather it again "
-        "backward, from shard.clone(): equal steps are done once. Scatter a gradient as soon as it is made.",
-        "Forward a product for each layer, backward two, but for the first layer one.",
-    )
-
-
-def judge_pipeline(answer: Answer) -> Verdict:
-    """18.3: every stage has work in nearly every tick."""
-    score = PIPELINE.score(answer)
-    if score.wrong.startswith("what the last stage returns has the shape"):
-        return differs(
-            score.wrong, "Sixteen results leave the last stage: the first one in tick 7, the last one in tick 22."
-        )
-    if score.wrong:
-        return differs(score.wrong)
-    # a device that is done early is judged on its ticks first: they are what the puzzle is about
-    if score.flops > score.goal.flops:
-        products = score.flops // (score.goal.flops // 23)
-        return differs(
-            f"the values are right, but a device does {products} products; the target is 23",
-            "While stage 1 works on micro-batch 0, what keeps stage 0 from starting on micro-batch 1?",
-        )
-    return _too_much(
-        score,
-        "What is computed in the last tick stays where it is.",
-        "Keep only what leaves the last stage.",
-        "",
-    )
-
-
-# ---- the answer cells before they are touched: right, but wasteful ------------------------------------------------
-
-
-def _gathered_attention(q, k, v):  # type: ignore[no-untyped-def]
-    k = ts.lax.all_gather(k, "ring", tiled=True)
-    v = ts.lax.all_gather(v, "ring", tiled=True)
-    return torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1) @ v
-
-
-def _step_of_whole_matrices(shards, batch):  # type: ignore[no-untyped-def]
-    inputs, targets = batch
-    whole = [ts.lax.all_gather(shard, "data", tiled=True) for shard in shards]
-
-    def loss(whole):  # type: ignore[no-untyped-def]
-        outputs = inputs
-        for number, W in enumerate(whole):
-            outputs = (outputs.clamp(min=0) if number else outputs) @ W
-        return ((outputs - targets) ** 2).mean()
-
-    value, grads = ts.value_and_grad(loss)(whole)
-    mine = [ts.lax.psum_scatter(grad, "data", tiled=True) / 8 for grad in grads]
-    return ts.lax.pmean(value, "data"), [shard - 0.1 * grad for shard, grad in zip(shards, mine, strict=True)]
-
-
-def _one_at_a_time(W, batches):  # type: ignore[no-untyped-def]
-    right = [(i, i + 1) for i in range(7)]
-    results = []
-    for value in batches:
-        for stage in range(8):
-            value = (value @ W[0]).clamp(min=0)
-            if stage < 7:
-                value = ts.lax.ppermute(value, "stage", right)
-        results.append(value)
-    return torch.stack(results)[None]
-
-
-EXERCISES = (
-    Exercise(
-        "18.1",
-        judge_ring,
+HINTS = {
+    "18.1": Hints(
+        (
+            "After one move you have the row of the device before you, and after two?",
+            "Keep every row that comes by, and pass on only the newest one: `ts.lax.ppermute(newest, 'd', ring)`.",
+            "Row i has travelled (me - i) % 8 moves. An index made of `ts.lax.axis_index` and `torch.arange(8)` puts "
+            "the stacked rows in order.",
+        ),
+        why="Seven other rows must come in, and every device passes on one row in each of seven rounds: no device "
+        "can do with fewer bytes.",
+        values="On every device your own row comes first. All devices must have the same order: which row arrived "
+        "after k moves?",
+        over={"nbytes": "A row that has come in is passed on once, alone, and not with all that came before it."},
+    ),
+    "18.2": Hints(
+        (
+            "Let a sum travel, not the rows: in each round a device adds its own part of it.",
+            "The sum that ends on device d is started by device d + 1, and is complete after seven moves.",
+            "Start with row (me - 1) % 8. After k moves a device holds the sum of row (me - 1 - k) % 8: add its own.",
+        ),
+        why="A sum grows while it travels, so each of seven messages is one row, not eight.",
+        values="Follow one sum: where does it start, and on which device does it end after seven moves? "
+        "It must be that device's row.",
+        over={"nbytes": "Do not send rows of which the receiver needs one sum alone. Add first, then send the sum."},
+    ),
+    "18.3": Hints(
+        (
+            "You have both halves already.",
+            "After a reduce-scatter each device has one row of the sums. What brings all rows to all devices?",
+            "Two calls: what the first one returns is what the second one is given.",
+        ),
+        why="Twice seven rounds of one row: 14/8 of the array, and nearly the same for any number of devices.",
+        values="The sums may be right and out of order: row i of the result is row i on every device.",
+        over={"nbytes": "There all rows go round the ring. First complete each sum on one device, then pass on sums."},
+    ),
+    "18.4": Hints(
+        (
+            "Which device differs from yours in one bit of its number? `me ^ 4`, then `me ^ 2`, then `me ^ 1`.",
+            "Halving: keep the half that your bit asks for, send the other one, and add what comes. Doubling is the "
+            "same, backwards.",
+            "The bit of a distance is `me // distance % 2`. Where it is 1, keep the upper half; and while doubling, "
+            "put what comes below what you have.",
+        ),
+        why="4 + 2 + 1 rows to reduce and 1 + 2 + 4 to gather are the bytes of the ring, in six rounds and not "
+        "fourteen. On a machine whose far links are slow the ring still wins: it uses neighbours alone.",
+        values="In the second half the order matters: does what your partner has belong above yours or below it?",
+        over={
+            "rounds": "A ring of eight needs 14 rounds. Exchange with a device 4 away, then 2, then 1.",
+            "nbytes": "Three rounds of everything are more bytes. Halve before you send: a device needs one half only.",
+        },
+    ),
+    "18.5": Hints(
+        (
+            "A permutation may send farther than to the next device.",
+            "Seven messages, one for each distance: row (me + far) % 8 goes to the device that is that far away.",
+            "What comes from distance far is of device (me - far) % 8. Put it in order as in 18.1.",
+        ),
+        why="Each row travels once, straight to its device, and no message waits for another. A ring would carry "
+        "rows through devices that do not need them.",
+        values="What arrived from distance far came from device (me - far) % 8: it belongs in that row.",
+        over={"nbytes": "Rows travel through devices that do not need them. Send each one straight to its device."},
+    ),
+    "18.6": Hints(
+        (
+            "Which rows of the result can you compute before anything has arrived?",
+            "In each round multiply the block of x that is here, and pass the block on.",
+            "Keep eight products, not eight blocks; at the end put them in order as in 18.1, and join them by "
+            "`flatten(0, 1)`.",
+        ),
+        why="Only one block of x is held at a time. And a round's product does not need what the round sends: a "
+        "device with two queues does both at once.",
+        values="The first product is of your own rows: where do they belong in the result?",
+        over={"peak_nbytes": "There all of x is on one device. Multiply each block when it comes, and let it go."},
+    ),
+    "18.7": Hints(
+        (
+            "What does a device have to know of the other blocks of a row? Two numbers.",
+            "The mean of the row is the mean of eight means. And the variance is a mean, of what?",
+            "Subtract the mean of the whole row first, by one `ts.lax.pmean`; a second one has the squares of what "
+            "is left.",
+        ),
+        why="Two numbers a row are sent, and not 1,024. Two rounds are the price of digits: a variance from sums "
+        "of squares loses them where the mean is large.",
+        values="Mean and variance are those of whole rows of 1,024, not of a block. And the mean is 300: do not "
+        "subtract its square from a mean of squares, and do not leave out how far apart the means of blocks are.",
+        over={"nbytes": "Send what is known of a row, not the row."},
+    ),
+    "18.8": Hints(
+        (
+            "The loss of a token is log(sum of exp(logits)) minus the target's logit. Which parts can each device do?",
+            "Subtract the largest logit of the whole row: `ts.lax.pmax`. Then sums of exponentials may be added.",
+            "Exactly one device has the target's column; the others add 0 to a `ts.lax.psum`: column = targets - "
+            "128 * me, and is it in the block?",
+        ),
+        why="Three numbers a token are reduced; no device ever has 1,024 logits of a token.",
+        values="Only one device has the target's logit. What do the other seven add?",
+        overflow="exp of a large logit overflows. Subtract the largest logit of the whole row first.",
+        over={
+            "nbytes": "The logits are as long as the vocabulary. Reduce them to a number on each device, and send that."
+        },
+    ),
+    "18.9": Hints(
+        (
+            "In which lines is a matrix whole, and how long does something still need it?",
+            "Forward keep what each layer was given, not its matrix. Backward gather each matrix again.",
+            "Backward, from the last layer: scatter the gradient of the matrix as soon as it is made; then gather "
+            "`shard.clone()`, since equal steps are done once, and go on to the layer before.",
+        ),
+        why="A matrix is whole for one product, a gradient for one reduce-scatter. Three more all-gathers buy that.",
+        values="Each device has the gradient of its own eight examples. Which collective adds them up and cuts?",
+        over={
+            "nbytes": "No device needs a whole gradient: each one updates its own rows. Which collective adds up and "
+            "cuts?",
+            "peak_nbytes": "Whole matrices wait there for the backward pass. Gather again from `shard.clone()`: "
+            "gathering the same shard twice is one step, whose result is kept.",
+        },
+    ),
+    "18.10": Hints(
+        (
+            "Write the two products for whole matrices, then ask of each value: is it whole, cut, or a part of a sum?",
+            "y is a sum over all devices, and so is the gradient of x. The gradients of up and down are whole "
+            "columns and rows already.",
+            "of_hidden is the gradient times down's transpose where hidden is positive; that times up's transpose is "
+            "one device's part of the gradient of x.",
+        ),
+        why="The hidden layer stays cut forward and backward. One all-reduce each way is all that Megatron sends.",
+        values="Each device has a part of the gradient of x, and they are to be added. If you used vjp through a "
+        "psum: without check_vma its gradient adds up what all eight devices pass back, eight times too much.",
+        over={"nbytes": "Which of these values must every device have as a whole? Not a matrix."},
+    ),
+    "18.11": Hints(
         (
             "Start with one block: what would you have to remember of it, so that a second block can be added later?",
             "For each row remember three things: the largest score so far, the sum of the weights, the weighted sum of "
@@ -163,33 +217,66 @@ EXERCISES = (
             "When a larger score comes, multiply both sums by exp(old largest - new largest). At the end divide one "
             "by the other. Keys and values move together, in one ppermute of the pair.",
         ),
-        stub=_gathered_attention,
         why="Of each block three things are remembered: the largest score, the sum of weights, the weighted sum. So "
         "one block of keys and values at a time is enough, and seven moves bring them all.",
+        values="The softmax of a row is over all its scores. Do not divide before the last block has been seen.",
+        overflow="exp of a large score overflows. Subtract the largest score of each row that you have seen so far, "
+        "and shrink what you had added up before by exp(old - new).",
+        over={
+            "nbytes": "Eight blocks come by, and your own is there already: how many moves is that?",
+            "peak_nbytes": "Keys and values of all devices are held there at once. Hold one block of each, and let it "
+            "go after its turn.",
+        },
     ),
-    Exercise(
-        "18.2",
-        judge_fsdp,
+    "18.12": Hints(
         (
-            "In which lines is a matrix whole, and how long does something still need it?",
-            "Write the backward pass by hand. For outputs = inputs @ W: the gradient by W is inputs.T @ grad, "
-            "that by inputs is grad @ W.T.",
-            "Backward, layer by layer: make the gradient of the matrix and scatter it at once; gather the matrix "
-            "anew; go on to the layer before, where clamp lets through only what was positive.",
+            "Call your chunks a, in the front half of the text, and b, in the back half. Which of the four pairs of "
+            "chunks are hidden when the keys come from a device before yours? And from one after yours?",
+            "b looks at every front chunk, always. Of the second pair there are two cases: a at the front chunk, if "
+            "it comes from before; else b at the back chunk.",
+            "Choose queries, keys, values and the state of the second pair by `torch.where(me >= far, ...)`, compute "
+            "one block, and choose again where the new state goes.",
         ),
-        stub=_step_of_whole_matrices,
-        why="A matrix is whole for one product, a gradient for one reduce-scatter. Five more all-gathers buy that.",
+        why="Every device computes two of four blocks in each round, whichever device the keys come from: 17 blocks "
+        "and not 32, and no device waits for another.",
+        values="The first 32 rows of device d are chunk d of the text, the last 32 are chunk 15 - d.",
+        over={
+            "flops": "Half of the scores are computed and then hidden. Which pairs of chunks are hidden as a whole?",
+            "peak_nbytes": "Hold one block of keys and values, and let it go after its turn.",
+        },
     ),
-    Exercise(
-        "18.3",
-        judge_pipeline,
+    "18.13": Hints(
         (
             "Draw a table: a row for each stage, a column for each tick. Which micro-batch is where?",
-            "In tick t stage s works on micro-batch t - s. There are 16 + 8 - 1 ticks.",
-            "In each tick stage 0 takes batches[min(tick, 15)], the others what they received: "
+            "In tick t stage s works on micro-batch t - s. There are 8 + 8 - 1 ticks.",
+            "In each tick stage 0 takes batches[min(tick, 7)], the others what they received: "
             "torch.where(me == 0, ...). From tick 7 on, keep what comes out.",
         ),
-        stub=_one_at_a_time,
-        why="16 micro-batches and a bubble of 7 ticks: 23 products, and 22 moves: the last tick sends nothing.",
+        why="8 micro-batches and a bubble of 7 ticks: 15 products, and 14 moves: the last tick sends nothing.",
+        values="Eight results leave the last stage: the first one in tick 7, the last one in tick 14.",
+        over={
+            "flops": "While stage 1 works on micro-batch 0, what keeps stage 0 from starting on micro-batch 1?",
+            "nbytes": "What is computed in the last tick stays where it is.",
+        },
     ),
-)
+    "18.14": Hints(
+        (
+            "Forward as in 18.13: micro-batch t - s in tick t. The last stage, 3, can go backward in the same tick.",
+            "Stage s goes backward with micro-batch t - 6 + s in tick t: 6 - 2s ticks after it went forward.",
+            "Keep the last seven inputs; the one that stage s needs is number 2s of them: stack every second one, and "
+            'index by the stage. At the end one `ts.lax.psum` over "data".',
+        ),
+        why="An input waits 6 ticks at most, so seven are held, however many micro-batches there are. The products "
+        "and the bytes are those of GPipe.",
+        values="Three things go wrong here: the gradient meets an input that is not its own, the last stage starts "
+        "from targets of another micro-batch, or the two pipelines are not added up.",
+        over={
+            "flops": "One micro-batch at a time leaves three of four stages idle. What may stage 0 do meanwhile?",
+            "nbytes": "Messages of the last tick, or of an idle one, are sent for nothing.",
+            "peak_nbytes": "There the inputs of all micro-batches wait for the backward pass. Let micro-batch 0 go "
+            "backward as soon as it has reached the last stage.",
+        },
+    ),
+}
+
+EXERCISES = tuple(Exercise(id, judge_of(RUNGS[id], hints), hints.ladder, why=hints.why) for id, hints in HINTS.items())

@@ -7,42 +7,25 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "18.a",
-        question="q, k and v have 128 KiB each. What does one device hold at the peak of attention?",
+        question="chain sends a row on twice, fan sends it to two devices. How many rounds does each have?",
         choices=(
             Choice(
-                "about 0.5 MiB: the inputs and the result",
-                misconception="only inputs and results need memory",
-                answer="Between them there are scores: one for each pair of words.",
+                "2 and 2",
+                misconception="every exchange is a round",
+                answer="The second message of fan does not need the first: both may travel at once.",
             ),
             Choice(
-                "about 4.4 MiB: the inputs and the scores",
-                misconception="a value and what is made of it are never held at the same time",
-                answer="While the weights are made, the scores that they are made of are still there.",
+                "1 and 2",
+                misconception="two messages from one device must follow each other",
+                answer="Nothing in fan waits for an answer. In chain the second message is what the first one brought.",
             ),
-            Choice("about 8.4 MiB: the inputs, and twice the size of the scores"),
+            Choice("2 and 1"),
         ),
-        why="The scores are 1,024 x 1,024 numbers, 4 MiB. A step holds its operand and its result at the same time.",
+        why="A round waits for the one before. In chain the second move sends what the first one brought; in fan both "
+        "moves send x.",
     ),
     Prediction(
         "18.b",
-        question="A block of keys is 16 KiB, as is one of values. How much does a device send to gather both?",
-        choices=(
-            Choice(
-                "32,768 bytes: its own two blocks",
-                misconception="a block is sent once and all others have it",
-                answer="Seven other devices need them, and each of the seven copies must be sent.",
-            ),
-            Choice("229,376 bytes: seven times two blocks"),
-            Choice(
-                "262,144 bytes: eight times two blocks",
-                misconception="a device also sends to itself",
-                answer="Its own blocks are there already: seven devices are left.",
-            ),
-        ),
-        why="Seven blocks of keys and seven of values must reach every device: 14 times 16,384 bytes.",
-    ),
-    Prediction(
-        "18.c",
         question="How many all_gather are in the program of twice, and how many in that of twice_cloned?",
         choices=(
             Choice("1 and 2"),
@@ -60,26 +43,69 @@ PREDICTIONS = (
         why="Gathering the same shard again is an equal step, and is done once. A clone is another value.",
     ),
     Prediction(
-        "18.d",
-        question="How many ticks do 16 micro-batches need in 8 stages, without waiting?",
+        "18.c",
+        question="q, k and v have 32 KiB each. What does one device hold at the peak of attention?",
         choices=(
             Choice(
-                "128",
-                misconception="the next micro-batch waits until the last one is through",
-                answer="That is 16 times 8: one after the other.",
+                "about 0.1 MiB: the inputs and the result",
+                misconception="only inputs and results need memory",
+                answer="Between them there are scores: one for each pair of words.",
             ),
             Choice(
-                "16",
-                misconception="a full pipeline has no bubble",
-                answer="Stage 0 is done after 16 ticks. The last micro-batch still has seven stages to go.",
+                "about 1.1 MiB: the inputs and the scores",
+                misconception="a value and what is made of it are never held at the same time",
+                answer="While the weights are made, the scores that they are made of are still there.",
             ),
-            Choice(
-                "24",
-                misconception="16 micro-batches and 8 stages add up",
-                answer="Nearly. In the tick in which stage 0 takes the last micro-batch, it is already computed once.",
-            ),
-            Choice("23"),
+            Choice("about 2.1 MiB: the inputs, and twice the size of the scores"),
         ),
-        why="Stage 0 starts the last micro-batch in the 16th tick, and seven more stages follow: 16 + 8 - 1.",
+        why="The scores are 512 x 512 numbers, 1 MiB. A step holds its operand and its result at the same time.",
+    ),
+    Prediction(
+        "18.d",
+        question="Eight blocks in the order of the text, and each word sees only words before it. How much more does "
+        "device 7 compute than device 0?",
+        choices=(
+            Choice(
+                "as much: each device has 64 words",
+                misconception="equal blocks are equal work",
+                answer="Each device has as many queries, but the words of the last block see the whole text.",
+            ),
+            Choice(
+                "8 times as much",
+                misconception="device 0 computes a whole block of scores",
+                answer="Nearly: device 7 has seven whole blocks and half of one, but device 0 has only half a block.",
+            ),
+            Choice("15 times as much"),
+            Choice(
+                "64 times as much",
+                misconception="work grows by the square of the position",
+                answer="The work of all blocks together grows so; that of one device by its position alone.",
+            ),
+        ),
+        why="Device 0 sees half of one block, device 7 seven blocks and a half: 0.5 and 7.5.",
+    ),
+    Prediction(
+        "18.e",
+        question="4 stages, 8 micro-batches, forward and backward. What does 1F1B have less of than GPipe?",
+        choices=(
+            Choice(
+                "idle slots",
+                misconception="1F1B fills the bubble",
+                answer="The first micro-batch must still go through all stages and back: the bubble is the same.",
+            ),
+            Choice("micro-batches held at once"),
+            Choice(
+                "both",
+                misconception="what is better in one way is better in every way",
+                answer="Both take 22 slots. Only what waits for the backward pass is less.",
+            ),
+            Choice(
+                "bytes sent",
+                misconception="who holds less sends less",
+                answer="Each micro-batch passes the same links forward and backward.",
+            ),
+        ),
+        why="A stage goes backward as soon as it can, so that no more than 4 inputs wait, not 8. The number of slots "
+        "is the same.",
     ),
 )

@@ -1,4 +1,5 @@
-"""Lesson 18: answers."""
+# mypy: disable-error-code="no-untyped-def, var-annotated, arg-type"
+"""Lesson 18: answers, as a learner writes them in a cell; the wrong ones are those that come to mind first."""
 
 import math
 
@@ -9,187 +10,744 @@ from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-AROUND = [(i, (i + 1) % 8) for i in range(8)]
+RING = [(i, (i + 1) % 8) for i in range(8)]
 RIGHT = [(i, i + 1) for i in range(7)]
 
-# ---- 18.1 ------------------------------------------------------------------------------------------------------
+
+def gather(x):
+    """The whole, by the library."""
+    return ts.lax.all_gather(x, "d", tiled=True)
 
 
-def attention(q, k, v, moves, with_largest=True):  # type: ignore[no-untyped-def]
-    """Attention around the ring; with eight moves one too many, and without the largest score it overflows."""
-    largest = torch.full_like(q[:, :1], -math.inf)
-    total = torch.zeros_like(largest)
-    weighted = torch.zeros_like(q)
-    for block in range(8):
-        scores = q @ k.T / q.shape[1] ** 0.5
-        seen = torch.maximum(largest, scores.amax(1, keepdim=True)) if with_largest else torch.zeros_like(largest)
-        weights = torch.exp(scores - seen)
-        shrink = torch.exp(largest - seen) if with_largest else 1.0
-        total = total * shrink + weights.sum(1, keepdim=True)
-        weighted = weighted * shrink + weights @ v
-        largest = seen
-        if block < moves:
-            k, v = ts.lax.ppermute((k, v), "ring", AROUND)
-    # one move too many must be seen to be used, or the program leaves it out
-    return weighted / total + (0 * (k[:1, :1] + v[:1, :1]) if moves > 7 else 0)
+# ---- 18.1: all-gather ---------------------------------------------------------------------------------------------
 
 
-def ring(q, k, v):  # type: ignore[no-untyped-def]
-    """One block of keys and values at a time."""
-    return attention(q, k, v, moves=7)
-
-
-def ring_of_eight_moves(q, k, v):  # type: ignore[no-untyped-def]
-    """Sends everything home again."""
-    return attention(q, k, v, moves=8)
-
-
-def ring_that_overflows(q, k, v):  # type: ignore[no-untyped-def]
-    """Adds up exp of the scores as they are."""
-    return attention(q, k, v, moves=7, with_largest=False)
-
-
-def gathered_by_moves(q, k, v):  # type: ignore[no-untyped-def]
-    """Moves one block at a time, and keeps them all."""
-    keys, values = [k], [v]
+def all_gather(x):
+    """Seven moves; then row i is where what came after (me - i) moves is."""
+    arrived = [x]
     for _ in range(7):
-        k, v = ts.lax.ppermute((k, v), "ring", AROUND)
-        keys.append(k)
-        values.append(v)
-    return torch.softmax(q @ torch.cat(keys).T / q.shape[1] ** 0.5, -1) @ torch.cat(values)
+        arrived.append(ts.lax.ppermute(arrived[-1], "d", RING))
+    me = ts.lax.axis_index("d")
+    return torch.stack(arrived)[(me - torch.arange(8)) % 8]
 
 
-def gathered(q, k, v):  # type: ignore[no-untyped-def]
-    """Gathers keys and values, in one collective each."""
-    k, v = ts.lax.all_gather((k, v), "ring", tiled=True)
-    return torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1) @ v
+def gathered_in_order_of_arrival(x):
+    """Each device has its own row first."""
+    arrived = [x]
+    for _ in range(7):
+        arrived.append(ts.lax.ppermute(arrived[-1], "d", RING))
+    return torch.stack(arrived)
 
 
-# ---- 18.2 ------------------------------------------------------------------------------------------------------
+def gathered_by_the_library(x):
+    """The collective itself."""
+    return ts.lax.all_gather(x, "d")
 
 
-def gather(shard):  # type: ignore[no-untyped-def]
-    """The whole matrix."""
-    return ts.lax.all_gather(shard, "data", tiled=True)
+def gathered_by_passing_on_all(x):
+    """Passes on all that it has, again and again."""
+    me = ts.lax.axis_index("d")
+    mine = (torch.arange(8) == me)[:, None]
+    rows = torch.where(mine, x, torch.zeros(8, 1024))
+    for _ in range(7):
+        rows = torch.where(mine, x, ts.lax.ppermute(rows, "d", RING))
+    return rows
 
 
-def scatter(grad):  # type: ignore[no-untyped-def]
-    """This device's rows of the mean of all gradients."""
-    return ts.lax.psum_scatter(grad, "data", tiled=True) / 8
+# ---- 18.2: reduce-scatter -----------------------------------------------------------------------------------------
 
 
-def step(shards, batch, again, scatter=scatter):  # type: ignore[no-untyped-def]
-    """A training step with the backward pass by hand; `again` says what is gathered there."""
-    inputs, targets = batch
-    kept = [inputs]
-    for number, shard in enumerate(shards):
-        outputs = kept[-1] @ gather(shard)
-        if number < len(shards) - 1:
-            kept.append(outputs.clamp(min=0))
-    error = outputs - targets
-    grad = 2 * error / error.numel()
-    new: list[torch.Tensor] = []
-    for number in reversed(range(len(shards))):
-        new.insert(0, shards[number] - 0.1 * scatter(kept[number].T @ grad))
-        if number:
-            grad = (grad @ gather(again(shards[number])).T) * (kept[number] > 0)
-    return ts.lax.pmean((error**2).mean(), "data"), new
+def reduce_scatter(x):
+    """The sum that ends here has come from the next device, all the way round."""
+    me = ts.lax.axis_index("d")
+    total = x[(me - 1) % 8]
+    for k in range(2, 9):
+        total = ts.lax.ppermute(total, "d", RING) + x[(me - k) % 8]
+    return total
 
 
-def fsdp(shards, batch):  # type: ignore[no-untyped-def]
-    """A matrix is whole only while it is used."""
-    return step(shards, batch, lambda shard: shard.clone())
+def scattered_one_too_far(x):
+    """Starts with its own row, so that the sum ends with the next device."""
+    me = ts.lax.axis_index("d")
+    total = x[me]
+    for k in range(1, 8):
+        total = ts.lax.ppermute(total, "d", RING) + x[(me - k) % 8]
+    return total
 
 
-def fsdp_that_keeps(shards, batch):  # type: ignore[no-untyped-def]
-    """Gathers the same again: the program does it once, and keeps it."""
-    return step(shards, batch, lambda shard: shard)
+def scattered_by_the_library(x):
+    """The collective itself."""
+    return ts.lax.psum_scatter(x, "d")
 
 
-def fsdp_of_sums(shards, batch):  # type: ignore[no-untyped-def]
-    """Adds up the gradients of eight means, and does not divide."""
-    return step(shards, batch, lambda shard: shard.clone(), lambda grad: ts.lax.psum_scatter(grad, "data", tiled=True))
+def scattered_after_all_rows_went_round(x):
+    """All rows of all devices come by."""
+    total = rows = x
+    for _ in range(7):
+        rows = ts.lax.ppermute(rows, "d", RING)
+        total = total + rows
+    return total[ts.lax.axis_index("d")]
 
 
-def fsdp_of_whole_gradients(shards, batch):  # type: ignore[no-untyped-def]
-    """Every device gets the whole gradient, and takes its own rows of it."""
-
-    def own_rows(grad):  # type: ignore[no-untyped-def]
-        whole = ts.lax.pmean(grad, "data")
-        return whole.reshape(8, -1, 256).index_select(0, ts.lax.axis_index("data").reshape(1)).squeeze(0)
-
-    return step(shards, batch, lambda shard: shard.clone(), own_rows)
+# ---- 18.3: all-reduce, as a ring ----------------------------------------------------------------------------------
 
 
-# ---- 18.3 ------------------------------------------------------------------------------------------------------
+def ring_all_reduce(x):
+    """One after the other."""
+    return all_gather(reduce_scatter(x))
 
 
-def pipeline_of(W, batches, first, send_last=False):  # type: ignore[no-untyped-def]
+def reduced_by_the_library(x):
+    """The collective itself."""
+    return ts.lax.psum(x, "d")
+
+
+def reduced_by_passing_all_on(x):
+    """All rows of all devices come by."""
+    total = rows = x
+    for _ in range(7):
+        rows = ts.lax.ppermute(rows, "d", RING)
+        total = total + rows
+    return total
+
+
+def reduced_in_order_of_arrival(x):
+    """The sums are right, in another order on each device."""
+    return gathered_in_order_of_arrival(reduce_scatter(x))
+
+
+# ---- 18.4: all-reduce, by halving and doubling --------------------------------------------------------------------
+
+
+def across(x, distance):
+    """Sent to the device that differs in one bit."""
+    return ts.lax.ppermute(x, "d", [(i, i ^ distance) for i in range(8)])
+
+
+def halving_doubling(x):
+    """Halves in three rounds, doubles in three."""
+    me = ts.lax.axis_index("d")
+    for distance in (4, 2, 1):
+        low, high = x.chunk(2)
+        is_high = me // distance % 2 == 1
+        x = torch.where(is_high, high, low) + across(torch.where(is_high, low, high), distance)
+    for distance in (1, 2, 4):
+        other = across(x, distance)
+        is_high = me // distance % 2 == 1
+        x = torch.where(is_high, torch.cat([other, x]), torch.cat([x, other]))
+    return x
+
+
+def doubling_of_the_whole(x):
+    """Three rounds, of all rows each."""
+    for distance in (1, 2, 4):
+        x = x + across(x, distance)
+    return x
+
+
+def doubling_in_one_order(x):
+    """Joins what came behind what was there, on every device."""
+    me = ts.lax.axis_index("d")
+    for distance in (4, 2, 1):
+        low, high = x.chunk(2)
+        is_high = me // distance % 2 == 1
+        x = torch.where(is_high, high, low) + across(torch.where(is_high, low, high), distance)
+    for distance in (1, 2, 4):
+        x = torch.cat([x, across(x, distance)])
+    return x
+
+
+# ---- 18.5: all-to-all ---------------------------------------------------------------------------------------------
+
+
+def all_to_all(x):
+    """Each row goes straight to its device."""
+    me = ts.lax.axis_index("d")
+    arrived = [x[me]]
+    for far in range(1, 8):
+        arrived.append(ts.lax.ppermute(x[(me + far) % 8], "d", [(i, (i + far) % 8) for i in range(8)]))
+    return torch.stack(arrived)[(me - torch.arange(8)) % 8]
+
+
+def exchanged_by_the_library(x):
+    """The collective itself."""
+    return ts.lax.all_to_all(x, "d", 0, 0, tiled=True)
+
+
+def exchanged_by_passing_all_on(x):
+    """All rows of all devices come by; each keeps one of eight."""
+    me = ts.lax.axis_index("d")
+    arrived, rows = [x[me]], x
+    for _ in range(7):
+        rows = ts.lax.ppermute(rows, "d", RING)
+        arrived.append(rows[me])
+    return torch.stack(arrived)[(me - torch.arange(8)) % 8]
+
+
+def exchanged_in_order_of_distance(x):
+    """Right rows, in another order on each device."""
+    me = ts.lax.axis_index("d")
+    arrived = [x[me]]
+    for far in range(1, 8):
+        arrived.append(ts.lax.ppermute(x[(me + far) % 8], "d", [(i, (i + far) % 8) for i in range(8)]))
+    return torch.stack(arrived)
+
+
+# ---- 18.6: matmul around a ring -----------------------------------------------------------------------------------
+
+
+def ring_matmul(x, w):
+    """Multiplies the block that is here while it is passed on."""
+    pieces = []
+    for far in range(8):
+        pieces.append(x @ w)
+        x = ts.lax.ppermute(x, "d", RING) if far < 7 else x
+    me = ts.lax.axis_index("d")
+    return torch.stack(pieces)[(me - torch.arange(8)) % 8].flatten(0, 1)
+
+
+def matmul_of_the_gathered(x, w):
+    """All rows at once."""
+    return gather(x) @ w
+
+
+def matmul_of_rows_that_were_kept(x, w):
+    """Moves one block at a time, keeps them all, and multiplies at the end."""
+    return all_gather(x).flatten(0, 1) @ w
+
+
+def matmul_in_order_of_arrival(x, w):
+    """Right rows, in another order on each device."""
+    pieces = []
+    for far in range(8):
+        pieces.append(x @ w)
+        x = ts.lax.ppermute(x, "d", RING) if far < 7 else x
+    return torch.cat(pieces)
+
+
+# ---- 18.7: layer norm ---------------------------------------------------------------------------------------------
+
+
+def layer_norm(x):
+    """The mean first; then the mean of squares of what is left."""
+    x = x - ts.lax.pmean(x.mean(1), "d")[:, None]
+    variance = ts.lax.pmean((x * x).mean(1), "d")[:, None]
+    return x / torch.sqrt(variance + 1e-5)
+
+
+def norm_of_the_gathered(x):
+    """All features at once."""
+    whole = ts.lax.all_gather(x, "d", axis=1, tiled=True)
+    mine = torch.nn.functional.layer_norm(whole, (1024,)).unflatten(1, (8, 128))
+    return mine[:, ts.lax.axis_index("d")]
+
+
+def norm_of_each_block(x):
+    """Each block by itself."""
+    return torch.nn.functional.layer_norm(x, (128,))
+
+
+def norm_by_sums_of_squares(x):
+    """One all-reduce; but squares of about a million leave no digits for a variance of thirty."""
+    mean, squares = ts.lax.pmean(torch.stack([x.mean(1), (x * x).mean(1)]), "d").unsqueeze(2)
+    return (x - mean) / torch.sqrt(squares - mean * mean + 1e-5)
+
+
+def norm_by_mean_of_variances(x):
+    """Adds up how far numbers are from the mean of their block."""
+    mean = ts.lax.pmean(x.mean(1), "d")[:, None]
+    variance = ts.lax.pmean(x.var(1, correction=0), "d")[:, None]
+    return (x - mean) / torch.sqrt(variance + 1e-5)
+
+
+# ---- 18.8: cross entropy ------------------------------------------------------------------------------------------
+
+
+def cross_entropy(x, w, targets):
+    """The largest logit, the sum of exponentials, and the one logit that some device has."""
+    logits = x @ w
+    largest = ts.lax.pmax(logits.amax(1), "d")
+    column = targets - 128 * ts.lax.axis_index("d")
+    found = logits.gather(1, column.clamp(0, 127)[:, None])[:, 0]
+    found = torch.where((column >= 0) & (column < 128), found, 0.0)
+    total = torch.exp(logits - largest[:, None]).sum(1)
+    total, found = ts.lax.psum(torch.stack([total, found]), "d")
+    return torch.log(total) + largest - found
+
+
+def entropy_of_gathered_logits(x, w, targets):
+    """All logits on every device."""
+    logits = ts.lax.all_gather(x @ w, "d", axis=1, tiled=True)
+    return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
+def entropy_that_overflows(x, w, targets):
+    """exp of the logits as they are."""
+    logits = x @ w
+    column = targets - 128 * ts.lax.axis_index("d")
+    found = logits.gather(1, column.clamp(0, 127)[:, None])[:, 0]
+    found = torch.where((column >= 0) & (column < 128), found, 0.0)
+    total, found = ts.lax.psum(torch.stack([torch.exp(logits).sum(1), found]), "d")
+    return torch.log(total) - found
+
+
+def entropy_of_every_devices_column(x, w, targets):
+    """Each device adds a logit, its own target or not."""
+    logits = x @ w
+    largest = ts.lax.pmax(logits.amax(1), "d")
+    column = targets - 128 * ts.lax.axis_index("d")
+    found = logits.gather(1, column.clamp(0, 127)[:, None])[:, 0]
+    total = torch.exp(logits - largest[:, None]).sum(1)
+    total, found = ts.lax.psum(torch.stack([total, found]), "d")
+    return torch.log(total) + largest - found
+
+
+# ---- 18.9: FSDP ---------------------------------------------------------------------------------------------------
+
+
+def scatter(grad):
+    """The own rows of the sum over all devices."""
+    return ts.lax.psum_scatter(grad, "d", tiled=True)
+
+
+def fsdp_of(shards, x, grad, again, scatter=scatter):
+    """Forward, keeping what each layer was given; backward, from the last layer."""
+    kept = []
+    for shard in shards:
+        kept.append(x)
+        x = x.relu() @ gather(shard)
+    grads = []
+    for shard, given in zip(reversed(shards), reversed(kept), strict=True):
+        grads.insert(0, scatter(given.relu().T @ grad))
+        if shard is not shards[0]:
+            grad = grad @ gather(again(shard)).T * (given > 0)
+    return x, grads
+
+
+def fsdp(shards, x, grad):
+    """Gathers a second time."""
+    return fsdp_of(shards, x, grad, lambda shard: shard.clone())
+
+
+def fsdp_that_keeps(shards, x, grad):
+    """Without the clone the whole matrices wait for the backward pass."""
+    return fsdp_of(shards, x, grad, lambda shard: shard)
+
+
+def fsdp_of_whole_gradients(shards, x, grad):
+    """Every device gets the whole gradients."""
+
+    def own_rows(whole):
+        return ts.lax.psum(whole, "d").unflatten(0, (8, 16))[ts.lax.axis_index("d")]
+
+    return fsdp_of(shards, x, grad, lambda shard: shard.clone(), own_rows)
+
+
+def fsdp_of_own_gradients(shards, x, grad):
+    """Takes its rows of the gradient of its own examples."""
+
+    def own_rows(whole):
+        return whole.unflatten(0, (8, 16))[ts.lax.axis_index("d")]
+
+    return fsdp_of(shards, x, grad, lambda shard: shard.clone(), own_rows)
+
+
+# ---- 18.10: Megatron's MLP ----------------------------------------------------------------------------------------
+
+
+def megatron(x, up, down, grad):
+    """One all-reduce forward, one backward."""
+    hidden = (x @ up).relu()
+    of_hidden = grad @ down.T * (hidden > 0)
+    y = ts.lax.psum(hidden @ down, "d")
+    return y, ts.lax.psum(of_hidden @ up.T, "d"), x.T @ of_hidden, hidden.T @ grad
+
+
+def megatron_without_the_second_sum(x, up, down, grad):
+    """Each device has the gradient that goes through its own columns."""
+    hidden = (x @ up).relu()
+    of_hidden = grad @ down.T * (hidden > 0)
+    return ts.lax.psum(hidden @ down, "d"), of_hidden @ up.T, x.T @ of_hidden, hidden.T @ grad
+
+
+def megatron_differentiated(x, up, down, grad):
+    """The gradient of a psum is the psum of eight equal gradients."""
+    y, back = ts.vjp(lambda x, up, down: ts.lax.psum((x @ up).relu() @ down, "d"), x, up, down)
+    of_x, of_up, of_down = back(grad)
+    return y, ts.lax.psum(of_x, "d"), of_up, of_down
+
+
+def megatron_of_whole_matrices(x, up, down, grad):
+    """Gathers both matrices, and cuts the gradients."""
+    up, down = ts.lax.all_gather(up, "d", axis=1, tiled=True), gather(down)
+    hidden = (x @ up).relu()
+    of_hidden = grad @ down.T * (hidden > 0)
+    me = ts.lax.axis_index("d")
+    of_up = (x.T @ of_hidden).unflatten(1, (8, 32))[:, me]
+    return hidden @ down, of_hidden @ up.T, of_up, (hidden.T @ grad).unflatten(0, (8, 32))[me]
+
+
+# ---- 18.11: ring attention ----------------------------------------------------------------------------------------
+
+
+def start(q):
+    """Nothing seen yet: the largest score, the sum of weights, the weighted sum of values."""
+    return torch.full_like(q[:, :1], -math.inf), torch.zeros_like(q[:, :1]), torch.zeros_like(q)
+
+
+def seen(state, q, k, v, hidden=None):
+    """The state after one more block of keys and values."""
+    largest, total, weighted = state
+    scores = q @ k.T / 4
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -math.inf)
+    new = torch.maximum(largest, scores.amax(1, keepdim=True))
+    shrink, weights = torch.exp(largest - new), torch.exp(scores - new)
+    return new, total * shrink + weights.sum(1, keepdim=True), weighted * shrink + weights @ v
+
+
+def ring_attention(q, k, v):
+    """One block of keys and values at a time."""
+    state = start(q)
+    for far in range(8):
+        state = seen(state, q, k, v)
+        if far < 7:
+            k, v = ts.lax.ppermute((k, v), "d", RING)
+    return state[2] / state[1]
+
+
+def attention_of_the_gathered(q, k, v):
+    """All keys and values at once."""
+    k, v = gather(k), gather(v)
+    return torch.softmax(q @ k.T / 4, -1) @ v
+
+
+def attention_that_overflows(q, k, v):
+    """exp of the scores as they are."""
+    total, weighted = torch.zeros_like(q[:, :1]), torch.zeros_like(q)
+    for far in range(8):
+        weights = torch.exp(q @ k.T / 4)
+        total, weighted = total + weights.sum(1, keepdim=True), weighted + weights @ v
+        if far < 7:
+            k, v = ts.lax.ppermute((k, v), "d", RING)
+    return weighted / total
+
+
+def attention_of_kept_blocks(q, k, v):
+    """Moves one block at a time, and keeps them all."""
+    k, v = all_gather(k).flatten(0, 1), all_gather(v).flatten(0, 1)
+    return torch.softmax(q @ k.T / 4, -1) @ v
+
+
+def mean_of_softmaxes(q, k, v):
+    """A softmax for each block."""
+    total = torch.zeros_like(q)
+    for far in range(8):
+        total = total + torch.softmax(q @ k.T / 4, -1) @ v
+        if far < 7:
+            k, v = ts.lax.ppermute((k, v), "d", RING)
+    return total / 8
+
+
+# ---- 18.12: causal ring attention, in zigzag ----------------------------------------------------------------------
+
+
+def zigzag_attention(q, k, v):
+    """At home three of four pairs of chunks, and in every round two."""
+    later = torch.ones(32, 32).triu(1) > 0  # a key that comes after its query
+    (qa, qb), (ka, kb), (va, vb) = (each.chunk(2) for each in (q, k, v))
+    front = seen(start(qa), qa, ka, va, later)
+    back = seen(seen(start(qb), qb, ka, va), qb, kb, vb, later)
+    me = ts.lax.axis_index("d")
+    for far in range(1, 8):
+        k, v = ts.lax.ppermute((k, v), "d", RING)
+        (ka, kb), (va, vb) = k.chunk(2), v.chunk(2)
+        back = seen(back, qb, ka, va)
+        is_before = me >= far  # these blocks come from a device before this one
+        chosen = [torch.where(is_before, one, other) for one, other in zip(front, back, strict=True)]
+        chosen = seen(
+            chosen,
+            torch.where(is_before, qa, qb),
+            torch.where(is_before, ka, kb),
+            torch.where(is_before, va, vb),
+        )
+        front = [torch.where(is_before, new, old) for new, old in zip(chosen, front, strict=True)]
+        back = [torch.where(is_before, old, new) for new, old in zip(chosen, back, strict=True)]
+    return torch.cat([front[2] / front[1], back[2] / back[1]])
+
+
+def places_of(device):
+    """The places in the text of a device's rows."""
+    return torch.cat([32 * device + torch.arange(32), 32 * (15 - device) + torch.arange(32)])
+
+
+def zigzag_of_masked_blocks(q, k, v):
+    """Computes every score, and hides half of them."""
+    me, state = ts.lax.axis_index("d"), start(q)
+    for far in range(8):
+        state = seen(state, q, k, v, places_of((me - far) % 8) > places_of(me)[:, None])
+        if far < 7:
+            k, v = ts.lax.ppermute((k, v), "d", RING)
+    return state[2] / state[1]
+
+
+def zigzag_of_the_gathered(q, k, v):
+    """All keys and values at once, and a mask."""
+    k, v = gather(k), gather(v)
+    places = torch.cat([places_of(device) for device in range(8)])
+    hidden = places > places_of(ts.lax.axis_index("d"))[:, None]
+    return torch.softmax((q @ k.T / 4).masked_fill(hidden, -math.inf), -1) @ v
+
+
+def rows_in_one_block(q, k, v):
+    """Takes the rows of a device for one piece of the text."""
+    me, state, rows = ts.lax.axis_index("d"), start(q), torch.arange(64)
+    for far in range(8):
+        state = seen(state, q, k, v, 64 * ((me - far) % 8) + rows > (64 * me + rows)[:, None])
+        if far < 7:
+            k, v = ts.lax.ppermute((k, v), "d", RING)
+    return state[2] / state[1]
+
+
+# ---- 18.13: GPipe, forward ----------------------------------------------------------------------------------------
+
+
+def pipeline_of(W, batches, first, sends=14):
     """Every stage works in every tick; results are kept from tick `first` on."""
-    me = ts.lax.axis_index("stage")
+    me = ts.lax.axis_index("d")
     received = torch.zeros_like(batches[0])
     results = []
-    for tick in range(23):
-        value = torch.where(me == 0, batches[min(tick, 15)], received)
-        value = (value @ W[0]).clamp(min=0)
-        if tick >= first:
-            results.append(value)
-        if tick < 22 or send_last:
-            received = ts.lax.ppermute(value, "stage", RIGHT)
-    return torch.stack(results)[None] + (0 * received[:1, :1] if send_last else 0)
+    for tick in range(15):
+        value = torch.where(me == 0, batches[min(tick, 7)], received).relu() @ W[0]
+        results += [value] if tick >= first else []
+        received = ts.lax.ppermute(value, "d", RIGHT) if tick < sends else received
+    # a message that no tick uses is left out of the program
+    return torch.stack(results)[None] + (0 * received if sends > 14 else 0)
 
 
-def pipeline(W, batches):  # type: ignore[no-untyped-def]
-    """23 ticks."""
+def pipeline(W, batches):
+    """15 ticks."""
     return pipeline_of(W, batches, first=7)
 
 
-def pipeline_that_keeps_late(W, batches):  # type: ignore[no-untyped-def]
+def pipeline_that_keeps_late(W, batches):
     """Forgets that the first result leaves in tick 7, counted from 0."""
     return pipeline_of(W, batches, first=8)
 
 
-def pipeline_that_sends_last(W, batches):  # type: ignore[no-untyped-def]
+def pipeline_that_sends_last(W, batches):
     """Sends on in the last tick too."""
-    return pipeline_of(W, batches, first=7, send_last=True)
+    return pipeline_of(W, batches, first=7, sends=15)
 
 
-def one_after_the_other(W, batches):  # type: ignore[no-untyped-def]
+def one_after_the_other(W, batches):
     """Each micro-batch goes through all stages before the next one starts."""
     results = []
-    for number in range(16):
-        value = batches[number]
+    for value in batches:
         for stage in range(8):
-            value = (value @ W[0]).clamp(min=0)
-            value = ts.lax.ppermute(value, "stage", RIGHT) if stage < 7 else value
+            value = value.relu() @ W[0]
+            value = ts.lax.ppermute(value, "d", RIGHT) if stage < 7 else value
         results.append(value)
     return torch.stack(results)[None]
 
 
+# ---- 18.14: 1F1B, with the backward pass --------------------------------------------------------------------------
+
+ON = [(0, 1), (1, 2), (2, 3)]
+BACK = [(1, 0), (2, 1), (3, 2)]
+
+
+def one_forward_one_backward_of(W, batches, targets, is_newest=False):
+    """In each tick one micro-batch forward and another one backward: stage s waits 6 - 2s ticks between the two."""
+    me = ts.lax.axis_index("stage")
+    value = grad = torch.zeros_like(batches[0])
+    kept = [value] * 7
+    of_W = torch.zeros_like(W[0])
+    for tick in range(14):
+        if tick < 11:
+            given = torch.where(me == 0, batches[min(tick, 7)], value)
+            value = given.relu() @ W[0]
+            error = value - targets[tick - 3] if tick >= 3 else None
+            value = ts.lax.ppermute(value, "stage", ON) if tick < 10 else value
+        kept = [*kept[1:], given]
+        if tick >= 3:
+            grad = torch.where(me == 3, error if tick < 11 else 0.0, grad)
+            then = given if is_newest else torch.stack(kept[::2])[me]
+            of_W = of_W + then.relu().T @ grad
+            grad = grad @ W[0].T * (then > 0)
+            grad = ts.lax.ppermute(grad, "stage", BACK) if tick < 13 else grad
+    return of_W
+
+
+def one_forward_one_backward(W, batches, targets):
+    """The gradients of both pipelines, added up."""
+    return ts.lax.psum(one_forward_one_backward_of(W, batches, targets), "data")[None]
+
+
+def one_pipeline_alone(W, batches, targets):
+    """Forgets the other pipeline."""
+    return one_forward_one_backward_of(W, batches, targets)[None]
+
+
+def the_newest_input(W, batches, targets):
+    """Multiplies the gradient by what has just come in."""
+    return ts.lax.psum(one_forward_one_backward_of(W, batches, targets, is_newest=True), "data")[None]
+
+
+def all_forward_all_backward(W, batches, targets):
+    """GPipe: what each stage was given waits until all micro-batches have gone forward."""
+    me = ts.lax.axis_index("stage")
+    value = grad = torch.zeros_like(batches[0])
+    kept, errors = [], []
+    of_W = torch.zeros_like(W[0])
+    for tick in range(11):
+        kept.append(torch.where(me == 0, batches[min(tick, 7)], value))
+        value = kept[-1].relu() @ W[0]
+        errors += [value - targets[tick - 3]] if tick >= 3 else []
+        value = ts.lax.ppermute(value, "stage", ON) if tick < 10 else value
+    for tick in range(11):
+        grad = torch.where(me == 3, errors[tick] if tick < 8 else torch.zeros_like(value), grad)
+        then = torch.stack([kept[min(max(tick - 3 + 2 * stage, 0), 10)] for stage in range(4)])[me]
+        of_W = of_W + then.relu().T @ grad
+        grad = grad @ W[0].T * (then > 0)
+        grad = ts.lax.ppermute(grad, "stage", BACK) if tick < 10 else grad
+    return ts.lax.psum(of_W, "data")[None]
+
+
+def one_micro_batch_at_a_time(W, batches, targets):
+    """Forward through all stages and backward through all, then the next."""
+    me = ts.lax.axis_index("stage")
+    of_W = torch.zeros_like(W[0])
+    for batch, target in zip(batches, targets, strict=True):
+        value, given = batch, []
+        for stage in range(4):
+            given.append(value)
+            value = value.relu() @ W[0]
+            out = value
+            value = ts.lax.ppermute(value, "stage", ON) if stage < 3 else value
+        grad = torch.where(me == 3, out - target, torch.zeros_like(out))
+        then = torch.stack(given)[me]
+        for stage in range(4):
+            of_W = of_W + torch.where(me == 3 - stage, then.relu().T @ grad, torch.zeros_like(of_W))
+            grad = grad @ W[0].T * (then > 0)
+            grad = ts.lax.ppermute(grad, "stage", BACK) if stage < 3 else grad
+    return ts.lax.psum(of_W, "data")[None]
+
+
 ANSWERS = {
     "18.1": Answers(
-        solution=ring,
+        solution=all_gather,
         wrong=(
-            Wrong(ring_that_overflows, "exp of a large score overflows"),
-            Wrong(ring_of_eight_moves, "no device needs another one"),
-            Wrong(gathered, "Gathering makes room for the keys"),
-            Wrong(gathered_by_moves, "which blocks do you keep after their turn"),
+            Wrong(gathered_by_the_library, "made of single messages"),
+            Wrong(gathered_in_order_of_arrival, "All devices must have the same order"),
+            Wrong(gathered_by_passing_on_all, "passed on once, alone"),
         ),
     ),
     "18.2": Answers(
-        solution=fsdp,
+        solution=reduce_scatter,
         wrong=(
-            Wrong(fsdp_that_keeps, "from shard.clone()"),
-            Wrong(fsdp_of_sums, "add up eight means"),
-            Wrong(fsdp_of_whole_gradients, "Which collective adds up and cuts"),
+            Wrong(scattered_by_the_library, "made of single messages"),
+            Wrong(scattered_one_too_far, "Follow one sum"),
+            Wrong(scattered_after_all_rows_went_round, "Add first, then send the sum"),
         ),
     ),
     "18.3": Answers(
+        solution=ring_all_reduce,
+        wrong=(
+            Wrong(reduced_by_the_library, "made of single messages"),
+            Wrong(reduced_in_order_of_arrival, "row i on every device"),
+            Wrong(reduced_by_passing_all_on, "First complete each sum"),
+        ),
+    ),
+    "18.4": Answers(
+        solution=halving_doubling,
+        wrong=(
+            Wrong(ring_all_reduce, "a device 4 away"),
+            Wrong(doubling_of_the_whole, "Halve before you send"),
+            Wrong(doubling_in_one_order, "above yours or below it"),
+        ),
+    ),
+    "18.5": Answers(
+        solution=all_to_all,
+        wrong=(
+            Wrong(exchanged_by_the_library, "made of single messages"),
+            Wrong(exchanged_by_passing_all_on, "straight to its device"),
+            Wrong(exchanged_in_order_of_distance, "it belongs in that row"),
+        ),
+    ),
+    "18.6": Answers(
+        solution=ring_matmul,
+        wrong=(
+            Wrong(matmul_of_the_gathered, "Multiply each block when it comes"),
+            Wrong(matmul_of_rows_that_were_kept, "Multiply each block when it comes"),
+            Wrong(matmul_in_order_of_arrival, "where do they belong in the result"),
+        ),
+    ),
+    "18.7": Answers(
+        solution=layer_norm,
+        wrong=(
+            Wrong(norm_of_the_gathered, "not the row"),
+            Wrong(norm_of_each_block, "those of whole rows"),
+            Wrong(norm_by_sums_of_squares, "subtract its square from a mean of squares"),
+            Wrong(norm_by_mean_of_variances, "how far apart the means of blocks are"),
+        ),
+    ),
+    "18.8": Answers(
+        solution=cross_entropy,
+        wrong=(
+            Wrong(entropy_of_gathered_logits, "Reduce them to a number"),
+            Wrong(entropy_that_overflows, "exp of a large logit overflows"),
+            Wrong(entropy_of_every_devices_column, "What do the other seven add"),
+        ),
+    ),
+    "18.9": Answers(
+        solution=fsdp,
+        wrong=(
+            Wrong(fsdp_that_keeps, "Gather again from"),
+            Wrong(fsdp_of_whole_gradients, "each one updates its own rows"),
+            Wrong(fsdp_of_own_gradients, "Which collective adds them up and cuts"),
+        ),
+    ),
+    "18.10": Answers(
+        solution=megatron,
+        wrong=(
+            Wrong(megatron_of_whole_matrices, "Not a matrix"),
+            Wrong(megatron_without_the_second_sum, "a part of the gradient of x"),
+            Wrong(megatron_differentiated, "eight times too much"),
+        ),
+    ),
+    "18.11": Answers(
+        solution=ring_attention,
+        wrong=(
+            Wrong(attention_of_the_gathered, "Hold one block of each"),
+            Wrong(attention_that_overflows, "exp of a large score overflows"),
+            Wrong(attention_of_kept_blocks, "let it go after its turn"),
+            Wrong(mean_of_softmaxes, "Do not divide before the last block"),
+        ),
+    ),
+    "18.12": Answers(
+        solution=zigzag_attention,
+        wrong=(
+            Wrong(zigzag_of_masked_blocks, "hidden as a whole"),
+            Wrong(zigzag_of_the_gathered, "hidden as a whole"),
+            Wrong(rows_in_one_block, "the last 32 are chunk 15 - d"),
+        ),
+    ),
+    "18.13": Answers(
         solution=pipeline,
         wrong=(
             Wrong(one_after_the_other, "what keeps stage 0 from starting"),
             Wrong(pipeline_that_keeps_late, "the first one in tick 7"),
             Wrong(pipeline_that_sends_last, "What is computed in the last tick"),
+        ),
+    ),
+    "18.14": Answers(
+        solution=one_forward_one_backward,
+        wrong=(
+            Wrong(all_forward_all_backward, "as soon as it has reached the last stage"),
+            Wrong(one_micro_batch_at_a_time, "What may stage 0 do meanwhile"),
+            Wrong(one_pipeline_alone, "the two pipelines are not added up"),
+            Wrong(the_newest_input, "an input that is not its own"),
         ),
     ),
 }

@@ -21,6 +21,7 @@
     planner       lesson 14: choose a machine; time, memory and bytes of a training step under three layouts
     loss_curve    lesson 16: the loss of each step of a training, which grows while it runs
     schedule      lesson 18: the steps of programs, and the memory that a device holds during each
+    timetable     lesson 18: which stage of a pipeline works on which micro-batch, and how many it holds
     traffic       what is sent in a mapped function, recorded while its Program runs
     pattern_times what such a function, or a device_put, takes on the devices, beside the model
     timed         a time that is measured when a button is pressed, beside the model's
@@ -43,6 +44,7 @@ from course.widgets.schedule import program_schedule
 from course.widgets.sharding import sharding_explorer
 from course.widgets.spans import time_line
 from course.widgets.stepper import collective_stepper
+from course.widgets.timetable import timetable
 from course.widgets.views import two_views
 from course.widgets.waiting import who_waits
 
@@ -60,6 +62,7 @@ __all__ = [
     "program_schedule",
     "sharding_explorer",
     "time_line",
+    "timetable",
     "two_views",
     "who_waits",
 ]
