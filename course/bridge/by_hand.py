@@ -26,7 +26,7 @@ def main() -> None:
             dist.all_reduce(gradient)
             gradient /= processes
 
-    train(model, rank, processes, average)
+    train(model, rank, processes, finish_gradients=average)
 
 
 if __name__ == "__main__":

@@ -25,11 +25,13 @@ class Result:
     Attributes:
         losses: of each step.
         sent: in one step, for each kind of collective: how many, and the bytes that one process sends in them.
+        counted: for each kind how many CommDebugMode saw in that step.
         command: what would be typed in a terminal.
     """
 
     losses: list[float]
     sent: dict[str, tuple[int, int]]
+    counted: dict[str, int]
     command: str
 
     def __str__(self) -> str:
@@ -72,7 +74,7 @@ def run(name: str, timeout_s: float = 120) -> Result:
     """
     _check(name, PROGRAMS)
     words = ["--nproc-per-node", str(PROGRAMS[name]), "-m", f"course.bridge.{name}"]
-    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     with torchrun.start(["--standalone", *words], subprocess.PIPE, subprocess.PIPE, quiet) as started:
         try:
             printed, complaints = started.communicate(timeout=timeout_s)
@@ -86,7 +88,7 @@ def run(name: str, timeout_s: float = 120) -> Result:
         raise RuntimeError(f"{name} failed\n{last}")
     steps = [json.loads(line) for line in printed.decode().splitlines() if line.startswith("{")]
     sent = {kind: (count, nbytes) for kind, (count, nbytes) in steps[-1]["sent"].items()}
-    return Result([step["loss"] for step in steps], sent, " ".join(["torchrun", *words]))
+    return Result([step["loss"] for step in steps], sent, steps[-1]["counted"], " ".join(["torchrun", *words]))
 
 
 def _check(name: str, programs: Iterable[str]) -> None:
