@@ -30,13 +30,17 @@ def divide(layer: Any, mesh: DeviceMesh) -> None:
     columns = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
     rows = {name: RowwiseParallel() for name in ("o", "down")}
     # q, k and v get one DTensor, so their gradients are added up before they are communicated, not after
-    shared = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Replicate(), use_local_output=False)
+    shared = PrepareModuleOutput(
+        output_layouts=Replicate(),
+        desired_output_layouts=Replicate(),
+        use_local_output=False,
+    )
     parallelize_module(layer, mesh, {**columns, **rows, "before": shared})
 
 
 def main() -> None:
     """What each process runs."""
-    dist.init_process_group("gloo")  # on GPUs: "nccl", and torch.cuda.set_device(local rank)
+    dist.init_process_group("gloo")  # on GPUs: "nccl", after cuda.set_device
     processes = dist.get_world_size()
     mesh = init_device_mesh("cpu", (processes,), mesh_dim_names=("model",))  # on GPUs: "cuda"
 

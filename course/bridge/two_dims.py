@@ -19,7 +19,7 @@ from course.bridge.tensor_parallel import divide
 
 def main() -> None:
     """What each process runs."""
-    dist.init_process_group("gloo")  # on GPUs: "nccl", and torch.cuda.set_device(local rank)
+    dist.init_process_group("gloo")  # on GPUs: "nccl", after cuda.set_device
     processes = dist.get_world_size()
     mesh = init_device_mesh("cpu", (2, processes // 2), mesh_dim_names=("data", "model"))  # on GPUs: "cuda"
 

@@ -19,6 +19,7 @@
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 11: which device waits for which
     planner       lesson 12: choose a machine; time, memory and bytes of a training step under three layouts
+    bridge        lesson 19: a program of torch.distributed beside the same training in tinyshard
     schedule      lesson 13: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
     pattern_times what such a function, or a device_put, takes on the devices, beside the model
@@ -31,6 +32,7 @@ A lesson says `from course import widgets`, and then for example `widgets.shardi
 
 from course.widgets.array_moves import array_moves
 from course.widgets.axes import axis_picker
+from course.widgets.bridge import two_programs
 from course.widgets.cache import cache_explorer
 from course.widgets.costs import layout_costs
 from course.widgets.counters import counter_map
@@ -57,6 +59,7 @@ __all__ = [
     "program_schedule",
     "sharding_explorer",
     "time_line",
+    "two_programs",
     "two_views",
     "who_waits",
 ]

@@ -12,6 +12,7 @@ import tinyshard as ts
 from course.bridge import launch
 from course.bridge.ours import LAYOUTS, Trained, train
 from course.bridge.setting import DEPTH, RATE, STEPS, examples, new_model
+from course.solutions.lesson_19 import ANSWERS
 from course.transformer import cross_entropy
 from tests.extent import every
 
@@ -81,6 +82,28 @@ def test_comm_debug_mode_counts_our_collectives_where_both_pack_alike(name):
     # tinyshard packs what does not wait for each other, FSDP2 a unit
     alike |= dict.fromkeys({"all_gather", "reduce_scatter"} & alike.keys(), UNITS)
     assert counted == alike
+
+
+@pytest.mark.whole
+def test_layers_that_are_gathered_twice_send_what_the_exercise_says():
+    default = launch.run_text(launch.code("fsdp").replace(", reshard_after_forward=False", ""))
+    nbytes = sum(default.sent[kind][1] for kind in ("all_gather", "reduce_scatter"))
+    assert nbytes == ANSWERS["19.3"].solution
+
+
+@pytest.mark.whole
+def test_without_a_shared_input_q_k_and_v_are_reduced_one_by_one():
+    separate = launch.run_text(launch.code("tensor_parallel").replace(', "before": shared', ""))
+    assert separate.sent == {"all_reduce": (12, 786_432)}
+    assert run("tensor_parallel").sent == {"all_reduce": (8, 524_288)}
+
+
+@pytest.mark.whole
+def test_a_script_that_fails_says_why_and_one_that_does_not_train_too():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        launch.run_text("1 / 0")
+    with pytest.raises(RuntimeError, match="did not train"):
+        launch.run_text("print('nothing')")
 
 
 @pytest.mark.whole
