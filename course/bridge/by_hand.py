@@ -16,7 +16,7 @@ from course.bridge.setting import new_model
 
 def main() -> None:
     """What each process runs."""
-    dist.init_process_group("gloo")  # on GPUs: "nccl", and torch.cuda.set_device(local rank)
+    dist.init_process_group("gloo")  # on GPUs: "nccl", after cuda.set_device
     rank, processes = dist.get_rank(), dist.get_world_size()
 
     model = new_model()
@@ -26,7 +26,7 @@ def main() -> None:
             dist.all_reduce(gradient)
             gradient /= processes
 
-    train(model, rank, processes, average)
+    train(model, rank, processes, finish_gradients=average)
 
 
 if __name__ == "__main__":

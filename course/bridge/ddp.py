@@ -1,4 +1,4 @@
-"""Data parallel by DistributedDataParallel: gradients are averaged in buckets, while the backward pass goes on.
+"""Data parallel by DistributedDataParallel: gradients averaged in buckets.
 
 torchrun --nproc-per-node 2 -m course.bridge.ddp
 """
@@ -14,7 +14,7 @@ from course.bridge.setting import new_model
 
 def main() -> None:
     """What each process runs."""
-    dist.init_process_group("gloo")  # on GPUs: "nccl", and torch.cuda.set_device(local rank)
+    dist.init_process_group("gloo")  # on GPUs: "nccl", after cuda.set_device
     rank, processes = dist.get_rank(), dist.get_world_size()
 
     train(DistributedDataParallel(new_model()), rank, processes)

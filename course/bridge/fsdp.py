@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 -m course.bridge.fsdp
 
-`fully_shard` of a layer makes one unit of it: its parameters are gathered together before it is computed, in the
-forward and in the backward pass, and its gradients are reduced and scattered together.
+`fully_shard` of a layer makes one unit of it: its parameters are gathered together before it is computed, and its
+gradients are reduced and scattered together. With reshard_after_forward=True, the default, a layer's parameters are
+dropped after the forward pass and gathered again in the backward pass: less memory, more bytes.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from course.bridge.setting import new_model
 
 def main() -> None:
     """What each process runs."""
-    dist.init_process_group("gloo")  # on GPUs: "nccl", and torch.cuda.set_device(local rank)
+    dist.init_process_group("gloo")  # on GPUs: "nccl", after cuda.set_device
     rank, processes = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh("cpu", (processes,), mesh_dim_names=("data",))  # on GPUs: "cuda"
 
     model = new_model()
     for layer in model.layers:
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=False)
     fully_shard(model, mesh=mesh)  # what is in no layer
     train(model, rank, processes)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from course import torchrun
 
-__all__ = ["PROGRAMS", "Result", "code", "run"]
+__all__ = ["PROGRAMS", "Result", "code", "run", "run_text"]
 
 # Each with the processes that it needs here.
 PROGRAMS = {"by_hand": 2, "ddp": 2, "fsdp": 2, "tensor_parallel": 2, "two_dims": 4}
@@ -25,11 +26,13 @@ class Result:
     Attributes:
         losses: of each step.
         sent: in one step, for each kind of collective: how many, and the bytes that one process sends in them.
+        counted: for each kind how many CommDebugMode saw in that step.
         command: what would be typed in a terminal.
     """
 
     losses: list[float]
     sent: dict[str, tuple[int, int]]
+    counted: dict[str, int]
     command: str
 
     def __str__(self) -> str:
@@ -71,8 +74,30 @@ def run(name: str, timeout_s: float = 120) -> Result:
     Communication: between the processes of the program, by gloo; none with the devices of tinyshard.
     """
     _check(name, PROGRAMS)
-    words = ["--nproc-per-node", str(PROGRAMS[name]), "-m", f"course.bridge.{name}"]
-    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    return _run(name, PROGRAMS[name], ["-m", f"course.bridge.{name}"], timeout_s)
+
+
+def run_text(script: str, processes: int = 2, timeout_s: float = 120) -> Result:
+    """Start a program that is given as its text, as `run` does.
+
+    Args:
+        script: the text; its training is that of `course.bridge.loop`.
+        processes: how many.
+        timeout_s: seconds after which it is ended.
+
+    Raises:
+        TimeoutError: it had not ended in time.
+        RuntimeError: it failed; the message has the last lines that it printed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "script.py"
+        path.write_text(script, "utf-8")
+        return _run("the script", processes, [str(path)], timeout_s)
+
+
+def _run(name: str, processes: int, program: list[str], timeout_s: float) -> Result:
+    words = ["--nproc-per-node", str(processes), *program]
+    quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     with torchrun.start(["--standalone", *words], subprocess.PIPE, subprocess.PIPE, quiet) as started:
         try:
             printed, complaints = started.communicate(timeout=timeout_s)
@@ -81,12 +106,13 @@ def run(name: str, timeout_s: float = 120) -> Result:
         finally:
             if started.poll() is None:  # too late, or interrupted
                 torchrun.kill(started)
-    if started.returncode:
+    lines = [line for line in printed.decode().splitlines() if line.startswith("{")]
+    if started.returncode or not lines:
         last = "\n".join(complaints.decode().strip().splitlines()[-60:])
-        raise RuntimeError(f"{name} failed\n{last}")
-    steps = [json.loads(line) for line in printed.decode().splitlines() if line.startswith("{")]
+        raise RuntimeError(f"{name} failed\n{last}" if started.returncode else f"{name} did not train")
+    steps = [json.loads(line) for line in lines]
     sent = {kind: (count, nbytes) for kind, (count, nbytes) in steps[-1]["sent"].items()}
-    return Result([step["loss"] for step in steps], sent, " ".join(["torchrun", *words]))
+    return Result([step["loss"] for step in steps], sent, steps[-1]["counted"], " ".join(["torchrun", *words]))
 
 
 def _check(name: str, programs: Iterable[str]) -> None:

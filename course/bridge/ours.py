@@ -30,7 +30,7 @@ def _megatron(*data: str) -> dict[str, ts.PartitionSpec]:
     other = data[0] if data else None
     return {
         **{f"layers.*.{name}.weight": P("model", other) for name in COLUMNS},
-        **{f"layers.*.{name}.bias": P("model") for name in COLUMNS},
+        **{f"layers.*.{name}.bias": P(("model", *data)) for name in COLUMNS},
         **{f"layers.*.{name}.weight": P(other, "model") for name in ROWS},
         **({"*": P(other)} if data else {}),
     }

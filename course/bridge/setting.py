@@ -9,7 +9,7 @@ import torch
 
 from course.transformer import Transformer, batch
 
-__all__ = ["EXAMPLES", "LENGTH", "RATE", "STEPS", "examples", "new_model", "result_line"]
+__all__ = ["DEPTH", "EXAMPLES", "LENGTH", "RATE", "STEPS", "examples", "new_model", "result_line"]
 
 WIDTH, HEADS, DEPTH, LENGTH = 64, 4, 2, 32
 EXAMPLES = 8  # of a step, over all processes
@@ -28,12 +28,13 @@ def examples(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def result_line(step: int, loss: float, sent: Mapping[str, tuple[int, int]]) -> str:
+def result_line(step: int, loss: float, sent: Mapping[str, tuple[int, int]], counted: Mapping[str, int]) -> str:
     """What process 0 prints after a step; `launch` reads it.
 
     Args:
         step: from 0.
         loss: of all examples of the step.
         sent: for each kind of collective how many there were, and the bytes that one process sent in them.
+        counted: for each kind how many CommDebugMode saw.
     """
-    return json.dumps({"step": step, "loss": loss, "sent": sent})
+    return json.dumps({"step": step, "loss": loss, "sent": sent, "counted": counted})

@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Traffic"]
+__all__ = ["Traffic", "kinds_of"]
 
 # What torch calls a collective in its two libraries, and in which of its tensors the parts of all are together.
 _KINDS = {
@@ -61,6 +61,24 @@ class Traffic(TorchDispatchMode):
             count, nbytes = self.sent.get(kind, (0, 0))
             self.sent[kind] = count + 1, nbytes + _ROUNDS[kind] * whole * (n - 1) // n
         return out
+
+
+def kinds_of(counts: Mapping[Any, int]) -> dict[str, int]:
+    """What CommDebugMode counted, by the names that tinyshard has for the collectives.
+
+    Args:
+        counts: its `get_comm_counts()`.
+
+    Example:
+        >>> kinds_of({torch.ops.c10d.allreduce_: 3})
+        {'all_reduce': 3}
+    """
+    found: dict[str, int] = {}
+    for op, count in counts.items():
+        name = str(op).rpartition(".")[2]
+        kind = _KINDS.get(name, name)
+        found[kind] = found.get(kind, 0) + count
+    return found
 
 
 def _group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:

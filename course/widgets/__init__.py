@@ -22,6 +22,7 @@
     loss_curve    lesson 16: the loss of each step of a training, which grows while it runs
     schedule      lesson 18: the steps of programs, and the memory that a device holds during each
     timetable     lesson 18: which stage of a pipeline works on which micro-batch, and how many it holds
+    bridge        lesson 19: a program of torch.distributed beside the same training in tinyshard
     traffic       what is sent in a mapped function, recorded while its Program runs
     pattern_times what such a function, or a device_put, takes on the devices, beside the model
     timed         a time that is measured when a button is pressed, beside the model's
@@ -33,6 +34,7 @@ A lesson says `from course import widgets`, and then for example `widgets.shardi
 
 from course.widgets.array_moves import array_moves
 from course.widgets.axes import axis_picker
+from course.widgets.bridge import two_programs
 from course.widgets.cache import cache_explorer
 from course.widgets.costs import layout_costs
 from course.widgets.counters import counter_map
@@ -63,6 +65,7 @@ __all__ = [
     "sharding_explorer",
     "time_line",
     "timetable",
+    "two_programs",
     "two_views",
     "who_waits",
 ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+
 import psutil
 import pytest
 import torch
 
 import tinyshard as ts
 from course.bridge import launch
-from course.bridge.ours import LAYOUTS, train
-from course.bridge.setting import RATE, STEPS, examples, new_model
+from course.bridge.ours import LAYOUTS, Trained, train
+from course.bridge.setting import DEPTH, RATE, STEPS, examples, new_model
+from course.solutions.lesson_19 import ANSWERS
 from course.transformer import cross_entropy
 from tests.extent import every
 
@@ -34,33 +37,73 @@ def losses_of_one_process() -> list[float]:
     return losses
 
 
-def bytes_of(trained, kind: str) -> int:
-    return sum(each.nbytes for each in trained.sent if each.kind == kind)
+@functools.cache
+def run(name: str) -> launch.Result:
+    return launch.run(name)
+
+
+@functools.cache
+def ours(name: str) -> Trained:
+    return train({"by_hand": "ddp"}.get(name, name))
+
+
+def sent(trained: Trained) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for each in trained.sent:
+        count, nbytes = found.get(each.kind, (0, 0))
+        found[each.kind] = count + each.count, nbytes + each.nbytes
+    return found
 
 
 @pytest.mark.parametrize("name", every(3, LAYOUTS))
 def test_a_layout_has_the_losses_of_one_process(name):
-    assert train(name).losses == pytest.approx(losses_of_one_process(), rel=1e-5)
+    assert ours(name).losses == pytest.approx(losses_of_one_process(), rel=1e-5)
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", launch.PROGRAMS)
-def test_a_program_of_torch_has_the_losses_of_one_process(name):
-    assert launch.run(name).losses == pytest.approx(losses_of_one_process(), rel=1e-5)
+def test_a_program_of_torch_has_our_losses_and_sends_our_kinds_and_bytes(name):
+    assert run(name).losses == pytest.approx(ours(name).losses, rel=1e-5)
+    theirs = {kind: nbytes for kind, (_, nbytes) in run(name).sent.items()}
+    assert theirs == {kind: nbytes for kind, (_, nbytes) in sent(ours(name)).items()}
+
+
+UNITS = DEPTH + 1  # of FSDP2: a layer each, and what is in no layer
 
 
 @pytest.mark.whole
-def test_both_send_the_same_gradients_and_weights():
-    loss_nbytes = 8  # ours adds up the loss in the program too: a sum and a count
-    by_hand, ddp, fsdp = (launch.run(name).sent for name in ("by_hand", "ddp", "fsdp"))
-    ours = train("ddp")
-    assert by_hand["all_reduce"][1] == ddp["all_reduce"][1] == bytes_of(ours, "all_reduce") - loss_nbytes
-    assert by_hand["all_reduce"][0] == len(list(new_model().parameters()))
-    ours = train("fsdp")
-    # each parameter is gathered once here; FSDP2 gathers it again in the backward pass, all but the last unit
-    once = bytes_of(ours, "all_gather")
-    assert fsdp["reduce_scatter"][1] == bytes_of(ours, "reduce_scatter") == once
-    assert once < fsdp["all_gather"][1] < 2 * once
+@pytest.mark.parametrize("name", launch.PROGRAMS)
+def test_comm_debug_mode_counts_our_collectives_where_both_pack_alike(name):
+    counted, theirs = run(name).counted, run(name).sent
+    assert counted == {kind: count for kind, (count, _) in theirs.items()}
+    alike = {kind: count for kind, (count, _) in sent(ours(name)).items()}
+    if name == "by_hand":  # one for each gradient, and one for the loss
+        alike["all_reduce"] = len(list(new_model().parameters())) + 1
+    # tinyshard packs what does not wait for each other, FSDP2 a unit
+    alike |= dict.fromkeys({"all_gather", "reduce_scatter"} & alike.keys(), UNITS)
+    assert counted == alike
+
+
+@pytest.mark.whole
+def test_layers_that_are_gathered_twice_send_what_the_exercise_says():
+    default = launch.run_text(launch.code("fsdp").replace(", reshard_after_forward=False", ""))
+    nbytes = sum(default.sent[kind][1] for kind in ("all_gather", "reduce_scatter"))
+    assert nbytes == ANSWERS["19.3"].solution
+
+
+@pytest.mark.whole
+def test_without_a_shared_input_q_k_and_v_are_reduced_one_by_one():
+    separate = launch.run_text(launch.code("tensor_parallel").replace(', "before": shared', ""))
+    assert separate.sent == {"all_reduce": (12, 786_432)}
+    assert run("tensor_parallel").sent == {"all_reduce": (8, 524_288)}
+
+
+@pytest.mark.whole
+def test_a_script_that_fails_says_why_and_one_that_does_not_train_too():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        launch.run_text("1 / 0")
+    with pytest.raises(RuntimeError, match="did not train"):
+        launch.run_text("print('nothing')")
 
 
 @pytest.mark.whole

@@ -1,0 +1,240 @@
+"""Lesson 19: one bucket for all gradients, DDP into FSDP2, the price of gathering twice, and ranks on two nodes."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course.bridge import launch, loop
+from course.bridge.setting import DEPTH, examples, new_model
+from course.bridge.traffic import Traffic
+from course.exercises.compare import difference, number_in
+from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.transformer import cross_entropy
+
+__all__ = ["EXERCISES"]
+
+Answer = Callable[..., Any]
+
+
+# 19.1's answer cell before it is touched: right, with an all_reduce for each gradient
+def _one_by_one(gradients, all_reduce, processes):  # type: ignore[no-untyped-def]
+    for gradient in gradients:
+        all_reduce(gradient)
+        gradient /= processes
+
+
+def judge_bucket(average: Answer) -> Verdict:
+    """19.1: the mean over the processes, in place, by one all_reduce of no more than the gradients."""
+    for shapes, processes in ((((4, 3), (3,), (2, 2, 2)), 4), (((5,), (1, 7)), 2)):
+        mine = [torch.arange(float(torch.Size(shape).numel())).reshape(shape) for shape in shapes]
+        total = sum(each.numel() for each in mine)
+        sent: list[int] = []
+
+        def all_reduce(
+            x: torch.Tensor, others: int = processes - 1, total: int = total, sent: list[int] = sent
+        ) -> None:
+            # each of the others has 1 more in its first gradient's first number, and so on: 1, 2, 3, …
+            sent.append(x.numel())
+            added = torch.arange(1.0, total + 1)
+            x *= others + 1
+            if x.numel() == total:
+                x += others * added.reshape(x.shape)
+
+        given = [each.clone() for each in mine]
+        average(given, all_reduce, processes)
+        if len(sent) != 1:
+            return differs(
+                f"{len(sent)} all_reduces for {len(mine)} gradients, not 1",
+                "What could be all-reduced once in place of all gradients? Make one tensor of them.",
+            )
+        if sent[0] != total:
+            return differs(
+                f"the all_reduce has {sent[0]} numbers, the gradients {total}",
+                "The bucket holds each gradient once, flattened, and nothing else.",
+            )
+        offset = torch.arange(1.0, total + 1) * (processes - 1) / processes
+        want = torch.cat([each.flatten() for each in mine]) + offset
+        got = torch.cat([each.flatten() for each in given])
+        if torch.equal(got, torch.cat([each.flatten() for each in mine])):
+            hint = "The bucket is a copy: its parts must be copied back into the gradients."
+            return differs("the gradients are as they were", hint)
+        if not difference(got, want * processes):
+            return differs("the gradients are sums", "The mean is wanted: divide by the number of processes.")
+        if told := difference(got, want, "the gradients, one after the other,"):
+            return differs(told)
+    return PASSED
+
+
+def _trained_model(script: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    """The model that a script trains, and the other arguments of `train`; made without other processes."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    kept: list[Any] = []
+    starts = dist.init_process_group
+
+    def start(*args: Any, **kwargs: Any) -> None:
+        starts("fake", store=FakeStore(), rank=0, world_size=2)
+
+    def train(model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        kept.append((model, args))
+        if any("FSDP" in type(each).__name__ for each in model.modules()):
+            tokens, targets = (each.chunk(2)[0] for each in examples(0))
+            with Traffic() as traffic:
+                cross_entropy(model(tokens), targets).backward()
+            kept.append(traffic.sent)
+
+    try:
+        with (
+            warnings.catch_warnings(),
+            mock.patch.object(dist, "init_process_group", start),
+            mock.patch.object(loop, "train", train),
+        ):
+            warnings.simplefilter("ignore")
+            exec(compile(script, "<script>", "exec"), {"__name__": "__main__"})
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    if not kept:
+        raise ValueError("the script does not call train(model, rank, processes)")
+    return kept[0][0], (kept[0][1], kept[1] if len(kept) > 1 else {})
+
+
+# What FSDP2 with a unit for each layer sends on two processes, by kind.
+_UNITS, _HALF = DEPTH + 1, 220_800
+
+
+def judge_fsdp(script: object) -> Verdict:
+    """19.2: each layer is a unit, each parameter is gathered once, and no gradient is all-reduced."""
+    if not isinstance(script, str):
+        return differs(f"it is of type {type(script).__name__}, not the text of a program")
+    if "fully_shard" not in script:
+        return differs("the script does not call fully_shard", "Import it from torch.distributed.fsdp.")
+    model, (places, sent) = _trained_model(script)
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        hint = "DDP copies all parameters to every process: `fully_shard` takes its place, it does not go inside it."
+        return differs("the model is still wrapped in DistributedDataParallel", hint)
+    if places != (0, 2):
+        return differs("train gets other arguments than rank and processes", "Each process has its part of examples.")
+    gathered, scattered = sent.get("all_gather", (0, 0)), sent.get("reduce_scatter", (0, 0))
+    told = f"all_gather {gathered[0]} times, {gathered[1]:,} bytes; reduce_scatter {scattered[0]} times, "
+    told += f"{scattered[1]:,} bytes"
+    if scattered[0] == 1:
+        hint = "One unit: all parameters are gathered before the first layer. Make each layer a unit first."
+        return differs(told, hint)
+    if scattered[1] < _HALF:
+        hint = "Some parameters are in no unit, so nobody adds up their gradients: make the model itself one as well."
+        return differs(told, hint)
+    if gathered[1] > _HALF:
+        return differs(told, "The layers are gathered twice: `reshard_after_forward` says whether they are kept.")
+    if gathered != (_UNITS, _HALF) or scattered != (_UNITS, _HALF):
+        return differs(told)
+    return PASSED
+
+
+def _counts() -> tuple[int, int]:
+    """Bytes that one of two processes sends to gather all parameters once, and those of the layers."""
+    model = new_model()
+    whole = sum(p.nbytes for p in model.parameters())
+    return whole // 2, sum(p.nbytes for p in model.layers.parameters()) // 2
+
+
+def judge_regather(answer: object) -> Verdict:
+    """19.3: bytes of a step in which the layers are gathered twice, and the rest once."""
+    number = number_in(answer)
+    once, layers = _counts()
+    if number == 2 * once + layers:
+        return PASSED
+    told = f"{answer} is not what one process sends" if number is None else f"{number:,} is not what one process sends"
+    if number == 3 * once:
+        return differs(told, "Everything twice: but the outermost unit is kept, since backward begins with it.")
+    if number == 2 * once:
+        return differs(told, "That is one all_gather of everything, and one reduce_scatter: which is done twice now?")
+    if number == once + layers:
+        return differs(told, "Those are the gathers. The gradients are sent, too.")
+    if number == 2 * once + 2 * layers:
+        return differs(told, "By two processes each sends half of what it gathers: (n - 1) / n of the bytes.")
+    return differs(told)
+
+
+NODES, GPUS = 2, 4
+
+
+def judge_groups(groups_of: Answer) -> Verdict:
+    """19.4: the ranks of the "model" and the "data" group of a rank, on meshes of nodes x GPUs."""
+    for nodes, gpus in ((NODES, GPUS), (3, 8)):
+        for rank in range(nodes * gpus):
+            got = groups_of(rank, nodes, gpus)
+            node, place = divmod(rank, gpus)
+            model = [node * gpus + each for each in range(gpus)]
+            data = [each * gpus + place for each in range(nodes)]
+            if not isinstance(got, tuple | list) or len(got) != 2:
+                return differs("it does not return two lists")
+            found = [list(each) for each in got]
+            if found == [model, data]:
+                continue
+            told = f"rank {rank} of {nodes} x {gpus}: {found[0]} and {found[1]}"
+            if found == [data, model]:
+                return differs(told, 'The other way round: "model" comes first, the ranks of one node.')
+            by_place = list(range(rank % nodes, nodes * gpus, nodes))
+            if found[0] == by_place:
+                hint = "torchrun numbers node by node: ranks 0 to 3 are on the first node."
+                return differs(told, hint)
+            if found[0] == model:
+                return differs(told, 'The "data" group has the same local rank on each node.')
+            return differs(told)
+    return PASSED
+
+
+EXERCISES = (
+    Exercise(
+        "19.1",
+        judge_bucket,
+        (
+            "How many tensors does one all_reduce take?",
+            "`torch.cat` makes one tensor of flattened ones; `all_reduce` changes it in place.",
+            "After the all_reduce the buckets' parts go back: `split` by the sizes, then `copy_` into each gradient.",
+        ),
+        stub=_one_by_one,
+        why="One all_reduce has the same bytes and pays its latency once, not 38 times. DDP does this in buckets of "
+        "25 MB, so that the first bucket travels while the backward pass goes on.",
+    ),
+    Exercise(
+        "19.2",
+        judge_fsdp,
+        (
+            "What replaces DistributedDataParallel(new_model())? Start with `model = new_model()`.",
+            "A mesh of one axis from `init_device_mesh`; then `fully_shard` for each of `model.layers`.",
+            "The embedding and the head are in no layer: the last call is for the model itself.",
+        ),
+        stub=launch.code("ddp"),
+        why="Three units: two layers, and what is in no layer. Each is gathered before it computes, and its gradients "
+        "are reduce-scattered: together the bytes of DDP's all_reduce, with half of the state in each process.",
+    ),
+    Exercise(
+        "19.3",
+        judge_regather,
+        (
+            "Which of the three units are gathered a second time?",
+            "Every gather and every reduce_scatter of n processes sends (n - 1) / n of the unit's bytes.",
+            "Add up: the gather of everything, the second gather of both layers, the reduce_scatter of everything.",
+        ),
+        why="220,800 to gather, 199,936 to gather the layers again, 220,800 to reduce-scatter. Half as many bytes "
+        "again at most: that is the price at which FSDP2's default holds one layer at a time.",
+    ),
+    Exercise(
+        "19.4",
+        judge_groups,
+        (
+            "Which ranks does torchrun start on the first node, and which on the second?",
+            "The node of a rank is the quotient by the number of GPUs, its local rank the remainder.",
+            "One list has a fixed node and all local ranks; the other a fixed local rank and all nodes.",
+        ),
+        why="The last axis of the mesh has neighbouring ranks, so it stays within a node: the many all_reduces of "
+        "tensor parallelism use NVLink, and FSDP2's gathers cross the network once a unit.",
+    ),
+)

@@ -1,0 +1,109 @@
+"""Lesson 19: answers."""
+
+from typing import Any
+
+import torch
+
+from course.bridge import launch
+from course.solutions.answers import Answers, Wrong
+
+__all__ = ["ANSWERS"]
+
+
+def average(gradients: Any, all_reduce: Any, processes: int) -> None:
+    """19.1."""
+    bucket = torch.cat([gradient.flatten() for gradient in gradients])
+    all_reduce(bucket)
+    bucket /= processes
+    parts = bucket.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def average_of_a_copy(gradients: Any, all_reduce: Any, processes: int) -> None:
+    """Wrong: the bucket is thrown away."""
+    bucket = torch.cat([gradient.flatten() for gradient in gradients])
+    all_reduce(bucket)
+    bucket /= processes
+
+
+def summed(gradients: Any, all_reduce: Any, processes: int) -> None:
+    """Wrong: sums, not means."""
+    average(gradients, all_reduce, 1)
+
+
+def padded(gradients: Any, all_reduce: Any, processes: int) -> None:
+    """Wrong: every gradient takes as much room as the largest."""
+    most = max(gradient.numel() for gradient in gradients)
+    bucket = torch.zeros(len(gradients), most)
+    for row, gradient in zip(bucket, gradients, strict=True):
+        row[: gradient.numel()] = gradient.flatten()
+    all_reduce(bucket)
+    for row, gradient in zip(bucket, gradients, strict=True):
+        gradient.copy_(row[: gradient.numel()].view_as(gradient) / processes)
+
+
+def averaged_one_by_one(gradients: Any, all_reduce: Any, processes: int) -> None:
+    """Wrong: an all_reduce for each."""
+    for gradient in list(gradients):
+        all_reduce(gradient)
+        gradient.div_(processes)
+
+
+FSDP = launch.code("fsdp")
+ALL_LAYERS = """    for layer in model.layers:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=False)
+"""
+THE_REST = "    fully_shard(model, mesh=mesh)  # what is in no layer\n"
+
+
+def groups_of(rank: int, nodes: int, gpus: int) -> Any:
+    """19.4."""
+    node, place = divmod(rank, gpus)
+    return [node * gpus + each for each in range(gpus)], [each * gpus + place for each in range(nodes)]
+
+
+def groups_by_turns(rank: int, nodes: int, gpus: int) -> Any:
+    """Wrong: ranks are dealt out to the nodes in turn."""
+    return list(range(rank % nodes, nodes * gpus, nodes)), list(
+        range(rank // nodes * nodes, (rank // nodes + 1) * nodes)
+    )
+
+
+ANSWERS = {
+    "19.1": Answers(
+        solution=average,
+        wrong=(
+            Wrong(averaged_one_by_one, "Make one tensor of them"),
+            Wrong(average_of_a_copy, "must be copied back"),
+            Wrong(summed, "The mean is wanted"),
+            Wrong(padded, "and nothing else"),
+        ),
+    ),
+    "19.2": Answers(
+        solution=FSDP,
+        wrong=(
+            Wrong(FSDP.replace(ALL_LAYERS, ""), "Make each layer a unit first"),
+            Wrong(FSDP.replace(THE_REST, ""), "make the model itself one as well"),
+            Wrong(FSDP.replace(", reshard_after_forward=False", ""), "gathered twice"),
+            Wrong("print('hello')", "Import it from torch.distributed.fsdp"),
+        ),
+    ),
+    "19.3": Answers(
+        solution=641_536,
+        wrong=(
+            Wrong(662_400, "the outermost unit is kept"),
+            Wrong(441_600, "which is done twice now"),
+            Wrong(420_736, "The gradients are sent, too"),
+            Wrong(841_472, "(n - 1) / n"),
+        ),
+    ),
+    "19.4": Answers(
+        solution=groups_of,
+        wrong=(
+            Wrong(groups_by_turns, "torchrun numbers node by node"),
+            Wrong(lambda rank, nodes, gpus: groups_of(rank, nodes, gpus)[::-1], "The other way round"),
+            Wrong(lambda rank, nodes, gpus: (groups_of(rank, nodes, gpus)[0], [rank]), "the same local rank"),
+        ),
+    ),
+}
