@@ -19,11 +19,12 @@ from tests.course.lesson_cells import (
 from tests.rows import for_every_row
 
 SOLUTIONS = Path(__file__).parents[2] / "course/solutions"
-MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 75, 45, 15.0
+MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 60, 40, 15.0
+# Longer than a reader likes: what they have now is the most that they may have.
+CELLS = {LADDER: 100, "00": 63, "01": 67, "02": 63, "04": 72, "07": 65, "11": 72, "12": 67}
 LONGEST_LINE = 88
 FEWEST_EXERCISES, MOST_EXERCISES = 3, 5
-# What another lesson may have: fourteen rungs, of five cells each.
-CELLS, EXERCISES = {LADDER: 100}, {LADDER: 14}
+EXERCISES = {LADDER: 14}  # rungs, of five cells each
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, LADDER)]
 
 
