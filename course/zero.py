@@ -14,7 +14,7 @@ In bfloat16 the parameters are master weights in float32, of the state's spec, a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch.nn import functional as F
 import tinyshard as ts
 from tinyshard.compile import memory
 from tinyshard.compile.compiled import Compiled
+from tinyshard.core import config
 from tinyshard.core.program import Program, values_in
 
 __all__ = [
@@ -92,6 +93,7 @@ class Plan:
         saved: the names of SAVED that are kept for the backward pass; the others are recomputed.
         dtype: what the layers compute in: float32, or bfloat16 with master weights.
         is_donated: whether the old parameters and the old state are donated.
+        policy: of `ts.checkpoint` around each layer, in place of `saved`.
     """
 
     layout: Layout = LAYOUTS["data parallel"]
@@ -100,6 +102,7 @@ class Plan:
     saved: tuple[str, ...] = SAVED
     dtype: torch.dtype = torch.float32
     is_donated: bool = True
+    policy: Callable[..., bool] | None = None
 
     @property
     def kept(self) -> Layout:
@@ -165,8 +168,9 @@ def training_step(plan: Plan, mesh: ts.Mesh) -> Callable[[Tree, Tree, Tree], tup
         return result
 
     is_gathered = layout.params != P()
-    if is_gathered or plan.saved != SAVED:
-        computed = ts.checkpoint(computed, policy=ts.checkpoint_policies.save_only_these_names(*plan.saved))
+    if is_gathered or plan.saved != SAVED or plan.policy:
+        by_name = ts.checkpoint_policies.save_only_these_names(*plan.saved)
+        computed = ts.checkpoint(computed, policy=plan.policy or by_name)
 
     def loss(params: Tree, batch: Tree) -> torch.Tensor:
         x, wanted = batch
@@ -197,7 +201,17 @@ def compiled(plan: Plan, mesh: ts.Mesh | None = None) -> Compiled:
         >>> compiled(Plan(LAYOUTS["ZeRO-1"])).memory_analysis().argument_nbytes // 2**20
         5
     """
-    grid = ts.AbstractMesh((plan.devices,), ("d",)) if mesh is None else mesh
+    if mesh is None:
+        return _on_abstract_mesh(plan, config.read("combine_nbytes"))
+    return _compiled(plan, mesh)
+
+
+@functools.lru_cache(maxsize=64)
+def _on_abstract_mesh(plan: Plan, combine_nbytes: int) -> Compiled:
+    return _compiled(plan, ts.AbstractMesh((plan.devices,), ("d",)))
+
+
+def _compiled(plan: Plan, grid: ts.Mesh) -> Compiled:
     params, kept = initial(), plan.kept
 
     def described(x: torch.Tensor, spec: Spec) -> ts.ShapeDtypeStruct:

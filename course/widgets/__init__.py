@@ -19,6 +19,7 @@
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 12: which device waits for which
     planner       lesson 14: choose a machine; time, memory and bytes of a training step under three layouts
+    memory        lesson 15: what a device holds at the peak of a training step, by kind, under four layouts and a limit
     schedule      lesson 18: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
     pattern_times what such a function, or a device_put, takes on the devices, beside the model
@@ -36,6 +37,7 @@ from course.widgets.costs import layout_costs
 from course.widgets.counters import counter_map
 from course.widgets.device_panel import device_panel
 from course.widgets.layouts import layout_table
+from course.widgets.memory import memory_by_kind
 from course.widgets.planner import machine_planner
 from course.widgets.schedule import program_schedule
 from course.widgets.sharding import sharding_explorer
@@ -54,6 +56,7 @@ __all__ = [
     "layout_costs",
     "layout_table",
     "machine_planner",
+    "memory_by_kind",
     "program_schedule",
     "sharding_explorer",
     "time_line",
