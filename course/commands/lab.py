@@ -6,8 +6,9 @@ from pathlib import Path
 
 from course.commands.command import Command, add_folder
 from course.lab import lab_command, offer_settings
-from course.lessons import refresh, shipped_folder, working_folder
+from course.lessons import shipped_folder
 from course.sharing import ROOM
+from course.working_copy import refresh, working_folder
 
 __all__ = ["LAB"]
 

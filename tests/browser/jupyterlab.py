@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from course.lab import lab_command, offer_settings
-from course.lessons import refresh, shipped_folder
+from course.lessons import shipped_folder
+from course.working_copy import refresh
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 150
