@@ -113,7 +113,7 @@ def _with_first_line(told: str) -> str:
     return told.splitlines()[0] if told else ""
 
 
-# ---- 13.1: ring attention ----------------------------------------------------------------------------------------
+# ---- 18.1: ring attention ----------------------------------------------------------------------------------------
 
 
 def queries_keys_values() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -157,7 +157,7 @@ RING = Puzzle(
 )
 
 
-# ---- 13.2: parameters that are cut -------------------------------------------------------------------------------
+# ---- 18.2: parameters that are cut -------------------------------------------------------------------------------
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -225,7 +225,7 @@ FSDP = Puzzle(
 )
 
 
-# ---- 13.3: a pipeline --------------------------------------------------------------------------------------------
+# ---- 18.3: a pipeline --------------------------------------------------------------------------------------------
 
 
 def stages_and_batches() -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,7 +28,7 @@ def check(id: str, answer: object) -> None:
 
     A wrong answer is not an error: nothing is raised, whatever the answer is or does. Each wrong answer climbs one rung
     of the hint ladder, but a misconception that the judge recognises gets its own hint. What was answered is written
-    into `.progress-2.json` in the working folder.
+    into `.progress.json` in the working folder.
 
     Args:
         id: lesson and number of the exercise, such as "04.2".

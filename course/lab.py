@@ -69,10 +69,10 @@ def _shown_in_codespaces(environment: Mapping[str, str]) -> list[str]:
 
 
 def offer_settings(environment: MutableMapping[str, str]) -> None:
-    """Let JupyterLab find the course's own settings.
+    """Let JupyterLab find the course's own settings, and its terminals the command `tinyshard`.
 
     They do not ask the learner whether to fetch news, show Markdown as a page, and keep the state of widgets, so that a
-    lesson that is opened again shows its pictures. They leave the arrow keys to a dropdown or a slider that has the
+    lesson that is opened again shows its pictures. Names of lessons have the width of the column of dates. They leave the arrow keys to a dropdown or a slider that has the
     focus; JupyterLab alone would go to another cell.
 
     Args:
@@ -80,3 +80,4 @@ def offer_settings(environment: MutableMapping[str, str]) -> None:
     """
     known = environment.get("JUPYTER_CONFIG_PATH")
     environment["JUPYTER_CONFIG_PATH"] = os.pathsep.join([known, str(SETTINGS)] if known else [str(SETTINGS)])
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from course import jsonfile
+from course.edition import EDITION
 
 __all__ = ["PREDICTED", "Guess", "guesses_in", "learner_in", "note_choice", "note_explained", "read_guesses"]
 
@@ -27,7 +28,8 @@ class Guess:
 
 
 def read_guesses(folder: Path) -> dict[str, Guess]:
-    """Prediction id → what was chosen; what is missing or damaged in the file counts as not chosen.
+    """Prediction id → what was chosen; what is missing or damaged in the file, or
+    of another edition of the lessons, counts as not chosen.
 
     Args:
         folder: The folder of the learner's lessons.
@@ -37,7 +39,7 @@ def read_guesses(folder: Path) -> dict[str, Guess]:
 
 def guesses_in(kept: Mapping[str, Any]) -> dict[str, Guess]:
     """The same from what such a file holds."""
-    found = kept.get("predictions")
+    found = kept.get("predictions") if kept.get("edition") == EDITION else None
     entries = found.items() if isinstance(found, dict) else ()
     return {
         id: Guess(each["choice"], each.get("explained") is True)
@@ -94,4 +96,5 @@ def _write(folder: Path, learner: str | None, guesses: dict[str, Guess]) -> None
     lines: dict[str, Any] = {
         id: {"choice": guess.choice, "explained": guess.is_explained} for id, guess in sorted(guesses.items())
     }
-    jsonfile.write(folder / PREDICTED, {"learner": learner or secrets.token_hex(8), "predictions": lines})
+    kept = {"edition": EDITION, "learner": learner or secrets.token_hex(8), "predictions": lines}
+    jsonfile.write(folder / PREDICTED, kept)

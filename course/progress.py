@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course import jsonfile
+from course.edition import EDITION
 
 __all__ = ["MARKS", "PROGRESS", "Record", "note", "read_progress"]
 
-# The first edition's `.progress.json` has the same ids for other exercises: it stays as it is.
-PROGRESS = ".progress-2.json"
+PROGRESS = ".progress.json"
 # What is shown for an exercise, by its state.
 MARKS = {"passed": "■", "tried": "▪", "still to do": "□"}
 
@@ -27,15 +27,16 @@ class Record:
 
 
 def read_progress(folder: Path) -> dict[str, Record]:
-    """Exercise id → what was noted there; a file that is missing or damaged counts as empty.
+    """Exercise id → what was noted there; a file that is missing, damaged or of another edition counts as empty.
 
     Args:
         folder: The folder of the learner's lessons.
     """
     found = jsonfile.read_dict(folder / PROGRESS)
     try:
-        return {id: Record(int(each["wrong"]), bool(each["passed"])) for id, each in found.items()}
-    except (ValueError, TypeError, KeyError):
+        entries = found["exercises"].items() if found["edition"] == EDITION else ()
+        return {id: Record(int(each["wrong"]), bool(each["passed"])) for id, each in entries}
+    except (ValueError, TypeError, KeyError, AttributeError):
         return {}
 
 
@@ -53,5 +54,5 @@ def note(folder: Path, id: str, is_passed: bool) -> Record:
         before = known.get(id, Record())
         known[id] = Record(before.wrong + (not is_passed), before.is_passed or is_passed)
         lines = {each: {"wrong": record.wrong, "passed": record.is_passed} for each, record in sorted(known.items())}
-        jsonfile.write(folder / PROGRESS, lines)
+        jsonfile.write(folder / PROGRESS, {"edition": EDITION, "exercises": lines})
     return known[id]

@@ -55,7 +55,7 @@ says at once what differs, or why the answer is right. The copy is your own: cha
 - **A cell does not end**: ■ above the lesson interrupts it. **All is confused**: *Kernel → Restart Kernel and Clear
   Outputs of All Cells…*, and run from the top.
 - **One lesson as it was**: type `tinyshard reset 3` in a terminal, *File → New → Terminal*. What you wrote is
-  kept as `… (mine).ipynb`.
+  kept beside it, under the same name and `(mine)`.
 - **All of it**: stop JupyterLab, rename this folder, and start again with `tinyshard lab`, or `make lab` in a clone.
 - **The devices do not start**: type `tinyshard doctor` in a terminal. It says what this machine lacks.
 """

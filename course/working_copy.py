@@ -109,7 +109,7 @@ def refresh(shipped: Path, working: Path) -> list[str]:
             _write(mine, text)
             lines.append(f"{name}: new version")
         known[name] = now
-    lines += _clear_first_edition({lesson.path.name for lesson in lessons}, working, known)
+    lines += _clear_earlier_editions({lesson.path.name for lesson in lessons}, working, known)
     _write_manifest(working, known)
     _write_pages(shipped, working)
     write_start(lessons, working)
@@ -119,7 +119,7 @@ def refresh(shipped: Path, working: Path) -> list[str]:
     return lines
 
 
-def _clear_first_edition(shipped: set[str], working: Path, known: dict[str, str]) -> list[str]:
+def _clear_earlier_editions(shipped: set[str], working: Path, known: dict[str, str]) -> list[str]:
     """Remove copies of lessons that are shipped no longer, except edited ones, and forget both.
 
     Versions put beside an edited lesson, `… (new).ipynb`, stay: they may be all that the learner has of it.
@@ -130,10 +130,10 @@ def _clear_first_edition(shipped: set[str], working: Path, known: dict[str, str]
         if BESIDE.search(name):
             continue
         if _is_edited(mine, known):
-            lines.append(f"{name}: kept: of the first edition, and you edited it")
+            lines.append(f"{name}: kept: of an earlier edition, and you edited it")
         elif mine.exists():
             mine.unlink()
-            lines.append(f"{name}: removed: of the first edition, and you did not edit it")
+            lines.append(f"{name}: removed: of an earlier edition, and you did not edit it")
         del known[name]
     return lines
 

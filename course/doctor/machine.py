@@ -64,7 +64,7 @@ def judge_memory(free_bytes: int | None) -> Finding:
     found = f"{_gigabytes(free_bytes)} free; kernel, eight devices and JupyterLab take up to {_gigabytes(NEEDED_BYTES)}"
     if free_bytes >= NEEDED_BYTES:
         return Finding("memory", State.GOOD, found)
-    remedy = "close other programs; or start no processes: TINYSHARD_RUNTIME=local (lessons 00 and 11 then show less)"
+    remedy = "close other programs; or start no processes: TINYSHARD_RUNTIME=local (lessons 00 and 12 then show less)"
     return Finding("memory", State.WEAK if 2 * free_bytes >= NEEDED_BYTES else State.FATAL, found, remedy)
 
 

@@ -39,7 +39,7 @@ def exercises_of(lesson: str) -> dict[str, Exercise]:
 
 
 def exercise_of(id: str) -> Exercise:
-    """The exercise of this id, such as "04.2".
+    """The exercise of this id, such as "05.2".
 
     Raises:
         UnknownExerciseError: there is none.
@@ -51,6 +51,6 @@ def exercise_of(id: str) -> Exercise:
             f"there is no exercise {id!r}\n"
             f"  got:  check({id!r}, ...)\n"
             f"  rule: the lesson, a point and the exercise's number; there are {names}\n"
-            '  try:  check("04.2", answer)'
+            '  try:  check("05.2", answer)'
         )
     return known[id]

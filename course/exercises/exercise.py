@@ -46,7 +46,7 @@ class Exercise:
     """One exercise of a lesson.
 
     Args:
-        id: lesson and number, "04.2".
+        id: lesson and number, "05.2".
         judge: takes the answer, whatever it is. An exception that it lets pass counts as the answer's own.
         hints: the ladder, from a question to what leads to the answer; none shows it.
         stub: the untouched answer where it is more than None or an empty function: a value, or the function to correct.

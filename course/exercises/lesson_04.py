@@ -1,7 +1,5 @@
-"""Lesson 04: one function on many examples, and on many devices."""
+"""Lesson 04: computation follows the data."""
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,215 +8,190 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.exercises.means import compiled, is_mapped
+from course.exercises.means import compiled
 
-__all__ = ["EXERCISES", "convolve", "distance", "loss"]
+__all__ = ["EXERCISES"]
 
 P = ts.P
-MATRIX = torch.arange(32.0).reshape(8, 4)
-Shapes = list[tuple[tuple[int, ...], ...]]
+MIB = 2**20
 
 
-def convolve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The lesson's convolution of one example: x of n numbers, w of 3, n - 2 sums."""
-    return torch.stack([torch.dot(x[i - 1 : i + 2], w) for i in range(1, len(x) - 1)])
-
-
-def loss(w: torch.Tensor, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The lesson's loss of one example."""
-    return ((convolve(x, w) - target) ** 2).mean()
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The lesson's distance between two points."""
-    return ((a - b) ** 2).sum().sqrt()
-
-
-def _watched(function: Callable[..., Any]) -> tuple[Callable[..., Any], Shapes]:
-    """The function, and a list to which each of its calls adds the shapes of its arguments."""
-    seen: Shapes = []
-
-    @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        try:
-            given = inspect.signature(function).bind(*args, **named)
-        except TypeError as error:  # without the lines of `inspect`
-            raise TypeError(f"{function.__name__}(): {error}") from None
-        seen.append(tuple(tuple(x.shape) for x in given.args))
-        return function(*given.args)
-
-    return call, seen
-
-
-def judge_table(table: Callable[..., Any]) -> Verdict:
-    """All pairs of four points; `distance` is called once, for two points."""
-    points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0], [6.0, 8.0]])
-    watched, seen = _watched(distance)
-    got = table(watched, points)
-    if not difference(got, torch.zeros(4)):
-        return differs(
-            "it has 4 numbers, all of them 0",
-            "One vmap pairs point 0 with point 0, 1 with 1. Which one would pair *one* point with all others?",
-        )
-    if not difference(got, torch.stack([distance(point, points) for point in points])):
-        return differs(
-            "it has one number for each point",
-            "With `None` the inner function gets all points at once, and adds them up. A second vmap takes them apart.",
-        )
-    wrong = difference(got, torch.cdist(points, points), "the table of 4 points", tolerance=1e-4)
-    if wrong:
-        return differs(wrong)
-    if not seen:
-        return differs(
-            "the table is right, but `distance` was not called",
-            "Another `distance` would need another table. Map the function that you are given.",
-        )
-    if len(seen) > 1 or seen[0] != ((2,), (2,)):
-        return differs(
-            f"the table is right, but `distance` was called {len(seen)} times, first with the shapes {seen[0]}",
-            "`vmap` calls the function once, with the shapes of one example: here of two points, (2,) and (2,).",
-        )
-    return PASSED
-
-
-def judge_unit_rows(unit_rows: Callable[..., Any]) -> Verdict:
-    """Rows of length 1 by blocks of half a row; one all-reduce of a number for each row."""
+def _operand(spec: Any, shape: tuple[int, ...] = (64, 64)) -> ts.ShapeDtypeStruct:
+    """A matrix laid out by `spec` on the lesson's mesh: programs need no more."""
     mesh = ts.make_mesh((4, 2), ("a", "b"))
-    cut = ts.device_put(MATRIX, ts.NamedSharding(mesh, P("a", "b")))
-    squares = (MATRIX**2).reshape(8, 2, 2)
-    got = unit_rows(cut)
-    told = difference(got, MATRIX / MATRIX.norm(dim=1, keepdim=True), "the result")
-    halves = squares.sum(2).sqrt()
-    if not difference(got, (MATRIX.reshape(8, 2, 2) / halves[:, :, None]).reshape(8, 4)):
-        return differs(told, "Each half of a row now has the length 1. What does a device need from its neighbour?")
-    if not difference(got, MATRIX / halves.sum(1, keepdim=True)):
-        return differs(told, "Lengths do not add: 3 and 4 make 5. What adds is what is under the root.")
-    if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):
-        return differs(told, "You divided by the sum of squares: the length is its root.")
-    if tuple(getattr(got, "shape", ())) in ((8, 2), (4, 4), (2, 4), (2, 2)):
-        return differs(told, "Each device returns its block: `out_specs` puts it back where `in_specs` took it from.")
-    if told:
+    return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
+
+
+def _told(made: Any) -> str:
+    """The collectives of a program in one line."""
+    return ", ".join(map(str, ts.collectives_in(made))) or "no collectives"
+
+
+def judge_silent_sum(spec: Any) -> Verdict:
+    """The sum of each column without communication, an eighth of the matrix on each device."""
+    if not isinstance(spec, P):
+        return differs(f"it is a {type(spec).__name__}, not a P(...)")
+    made = compiled(lambda v: v.sum(0), _operand(spec))
+    (held, *_), nbytes = made.program.metas, made.cost_analysis().nbytes
+    assert held is not None
+    told = f"each device holds {held} and sends {nbytes} bytes"
+    is_eighth = held.nbytes == 64 * 64 * 4 // 8
+    if not is_eighth and nbytes == 0:
+        return differs(told, "No communication, but there are copies: both axes have to shard something.")
+    if is_eighth and nbytes:
+        return differs(told, "A column that is spread over several devices must be added up by communication.")
+    return PASSED if is_eighth else differs(told)
+
+
+def _dot(left: Any, right: Any) -> Any:
+    return left @ right
+
+
+def judge_layouts_of_a_program(specs: Any) -> Verdict:
+    """The layouts for which `left @ right` gathers 6,144 bytes along `a`, and is P('a', 'b')."""
+    if not isinstance(specs, list | tuple) or len(specs) != 2 or not all(isinstance(spec, P) for spec in specs):
+        return differs("it is not a pair of P(...)")
+    made = compiled(_dot, *map(_operand, specs))
+    result, found = made.output_shardings.spec, ts.collectives_in(made)
+    told = f"the result has {result}; {_told(made)}"
+    kinds = [(each.kind, each.axes, each.nbytes) for each in found]
+    if result == P("a", "b") and kinds == [("all_gather", ("a",), 6144)]:
+        return PASSED
+    if result == P("a", "b") and not found:
+        return differs(
+            told, "The result is right, but nothing is missing. Which operand must be in more parts than that?"
+        )
+    if result == P("a", "b"):
+        hint = "The result is right. All shards that differ along `a` are gathered: 3 pieces of 2,048 bytes arrive."
+        return differs(told, hint)
+    if [each.kind for each in found] == ["all_gather"]:
+        return differs(told, "A gather, but `b` shards nothing of the result. Which operand has the result's columns?")
+    return differs(told)
+
+
+def _layer(x: Any, up: Any, down: Any) -> Any:
+    return torch.relu(x @ up) @ down
+
+
+def judge_weights_in_sixteen_mib(specs: Any) -> Verdict:
+    """The layer with at most 16 MiB of weights on a device, and at most 196,608 bytes sent."""
+    if not isinstance(specs, list | tuple) or len(specs) != 3 or not all(isinstance(spec, P) for spec in specs):
+        return differs("it is not three P(...)")
+    operands = [
+        _operand(spec, shape) for spec, shape in zip(specs, ((64, 1024), (1024, 8192), (8192, 1024)), strict=True)
+    ]
+    made = compiled(_layer, *operands)
+    held = sum(meta.nbytes for meta in made.program.metas[1:3] if meta is not None) / MIB
+    nbytes = made.cost_analysis().nbytes
+    told = f"{held:g} MiB of weights on a device; {_told(made)}"
+    if held > 16:
+        return differs(told, "Too much memory: an axis of 2 devices leaves half of a matrix, 16 MiB, on each.")
+    if nbytes <= 196_608:
+        return PASSED
+    kinds = [each.kind for each in ts.collectives_in(made)]
+    if "all_gather" in kinds:
+        return differs(told, "Something is gathered first. Does one axis shard two dims that do not match?")
+    if kinds == ["all_reduce"] and nbytes <= 458_752:
+        hint = (
+            "One all_reduce, of all 64 rows and 1024 columns. Let one axis do the sum, and the other one "
+            "share out what is summed."
+        )
+        return differs(told, hint)
+    return differs(told)
+
+
+def unconstrained(left: Any, right: Any) -> Any:
+    """The stub of 04.4."""
+    return torch.relu(left @ right).sum(0)
+
+
+def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
+    """The sums on every device, by a reduce_scatter along the columns and an all_gather."""
+    made = compiled(column_sums, _operand(P(None, "b")), _operand(P("b")))
+    spec, nbytes = made.output_shardings.spec, made.cost_analysis().nbytes
+    told = f"the result has {spec}, and {nbytes:,} bytes are sent: {_told(made)}"
+    if spec != P():
+        return differs(told, "In the end every device is to have all 64 sums: constrain the result, too.")
+    if nbytes > 8320:
+        kinds = [each.kind for each in ts.collectives_in(made)]
+        if kinds == ["reduce_scatter", "all_reduce"]:
+            hint = (
+                "With rows on each device, a column's sum is a partial sum again, and reduced again. "
+                "Which cut keeps columns whole?"
+            )
+            return differs(told, hint)
+        if kinds[:1] == ["all_reduce"]:
+            return differs(
+                told,
+                "The whole product is still reduced to every device. Constrain it before `relu` uses "
+                "it, along the axis that holds the parts of its sums.",
+            )
         return differs(told)
-    if not is_mapped(unit_rows, cut):
-        return differs(
-            "the values are right, but no function was mapped over the mesh",
-            "Without `shard_map` the library decides what is communicated. Here you do: write what one device runs.",
-        )
-    nbytes = compiled(unit_rows, cut).cost_analysis().nbytes
-    if nbytes > 8:
-        return differs(
-            f"the values are right, but the busiest device sends {nbytes} bytes, not 8",
-            "A device does not need its neighbour's numbers, only one number for each row. Which one?",
-        )
-    return PASSED
-
-
-def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
-    """24 gradients' lengths on eight devices, three on each; nothing is sent, `loss` is called once."""
-    w = torch.tensor([2.0, 3.0, 4.0])
-    examples = torch.arange(5.0) + torch.arange(24.0)[:, None]
-    targets = torch.tensor([10.0, 20.0, 30.0]) + 7 * torch.arange(24.0)[:, None]
-    watched, seen = _watched(loss)
-    got = pulls(watched, w, examples, targets)
-    each = torch.stack([torch.func.grad(loss)(w, x, target) for x, target in zip(examples, targets, strict=True)])
-    told = difference(got, each.norm(dim=1), "the vector of 24 lengths", tolerance=1e-4)
-    if not difference(got, each, tolerance=1e-4):
-        return differs("these are the 24 gradients", "Nearly: take the length of each, inside: `norm(dim=1)`.")
-    if told and tuple(getattr(got, "shape", ())) == (3,):
-        return differs(told, "`out_specs=P()` takes what one device has. Each has three of the 24.")
-    if told and tuple(getattr(got, "shape", ())) == (8,):
-        return differs(
-            told, "One number a device: the block was taken as a whole. `vmap` takes its three examples apart."
-        )
-    if told:
-        return differs(told)
-    if not isinstance(got, ts.Array) or len(got.devices()) != 8:
-        return differs(
-            "the values are right, but the eight devices did not compute them",
-            "`vmap` alone runs where its operands are. Which function gives each device a block of the examples?",
-        )
-    if got.addressable_shards[0].data.shape != (3,):
-        return differs(
-            "the values are right, but every device has all 24",
-            "Cut the examples and the targets by `in_specs`, three for each device, and `out_specs` likewise.",
-        )
-    if len(seen) != 1 or seen[0] != ((3,), (5,), (3,)):
-        return differs(
-            f"the values are right, but `loss` was called {len(seen)} times, first with the shapes {seen[0]}",
-            "A loop in the block grows with the block. `vmap` of the gradient calls `loss` once, for one example.",
-        )
-    return PASSED
-
-
-def judge_bent_log(bent_log: Callable[..., Any]) -> Verdict:
-    """Values and gradients under vmap, also where the branch that is not chosen has no finite gradient."""
-    v = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 8.0])
-    try:
-        got = ts.vmap(bent_log)(v)
-    except ts.errors.TracedValueError:
-        hint = "An `if` needs one answer, and there are seven examples. Which function of torch chooses for each?"
-        return differs("Python asks for a value that differs between examples", hint)
-    want = torch.where(v > 1, v.clamp(min=1).log(), v - 1)
-    told = difference(got, want, "the result for -2, -1, 0, 0.5, 1, 2, 8")
-    if told and not difference(got, torch.where(v > 1, v - 1, v.clamp(min=1).log())):
-        return differs(told, "The two branches are exchanged: `torch.where(condition, if_true, if_false)`.")
-    if told:
-        return differs(told)
-    slopes = ts.vmap(ts.grad(bent_log))(v)
-    told = difference(slopes, torch.where(v > 1, 1 / v.clamp(min=1), 1.0), "the gradient at -2, -1, 0, 0.5, 1, 2, 8")
-    if told and torch.isnan(torch.as_tensor(slopes)).any():
-        return differs(
-            told,
-            "`where` computes both branches. The gradient of the one that is not chosen is multiplied by 0, and 0 "
-            "times infinity is nan: the logarithm at 0 must never be asked for.",
-        )
-    return differs(told) if told else PASSED
+    numbers = torch.arange(4096.0).reshape(64, 64) / 4096 - 0.5
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))
+    wanted = torch.relu(numbers @ numbers).sum(0)
+    wrong = difference(
+        ts.jit(column_sums)(left, right), wanted, "for two matrices of 64 x 64 numbers the result", tolerance=1e-3
+    )
+    return differs(wrong) if wrong else PASSED
 
 
 EXERCISES = (
     Exercise(
         "04.1",
-        judge_table,
+        judge_silent_sum,
         (
-            "How would you get the distances from *one* point to all others?",
-            "`vmap` with one None in `in_axes` gives a function of one point and all others: map that function too.",
-            "Two vmaps, one inside the other: the inner one shares its first argument, the outer one its second.",
+            "To add up a column, which elements must be on one device?",
+            "Columns stay whole and are distributed: over how many devices, if each holds an eighth?",
+            "One dim may be sharded by both axes: its entry in `P` is a tuple of names. Which of the two dims is it?",
         ),
-        why="Each vmap adds one dim. The function still sees two points; the two dims of the table are the two maps.",
+        stub=P("a", "b"),
+        why="Each device has 8 whole columns, so each sum is complete where it is computed. Shard what "
+        "you do not sum over.",
     ),
     Exercise(
         "04.2",
-        judge_unit_rows,
+        judge_layouts_of_a_program,
         (
-            "What does a device know of the length of its two rows, and what is missing?",
-            "The squares of a row add up over both of its halves, which are neighbours along one axis of the mesh.",
-            "Which step towards the length comes before the `psum`, and which after it? `keepdim=True` keeps the shape "
-            "(2, 1), by which a block can be divided.",
+            "From which operand does the result have its rows by `a`, and from which its columns by `b`?",
+            "6,144 bytes along 4 devices: three times 2,048, a shard of 16 x 32. Which operand had such shards?",
+            "Before the gather an operand is sharded by both axes, after it by `b` alone. `left` has "
+            "nothing to do with `b`.",
         ),
-        why="A sum over a cut dim is a sum of partial sums: a device sends 2 numbers of 4 bytes, not its half of the "
-        "rows. A layer norm over a cut dim is computed in the same way.",
+        stub=(P("a"), P(None, "b")),
+        why="`right` gives the result its columns by b, and its rows, which are the contracted dim, are "
+        "gathered along a: so FSDP and "
+        "tensor parallelism are combined in practice.",
     ),
     Exercise(
         "04.3",
-        judge_pulls,
+        judge_weights_in_sixteen_mib,
         (
-            "Which function gives the lengths for the three examples that one device holds?",
-            "Inside: `vmap` of `ts.grad(loss)`, with `w` shared. Outside: `shard_map`, with `w` whole on every device.",
-            "The block function returns a vector of 3. Each `P` says for one argument whether axis `d` cuts its dim 0: "
-            "for `w` it does not, for the others and for the result it does.",
+            "The all_reduce sends the shard of y that a device has to complete. What makes that shard smaller?",
+            "Sum along one axis only. Which axis leaves at most 8 MiB of each matrix on a device?",
+            "`up` by columns and `down` by rows, by the axis of 4 devices. The axis of 2 is left for "
+            "another dim of `x` or of `down`.",
         ),
-        why="The outer map is over devices, the inner one over the examples of a device. No example needs another one, "
-        "so nothing is sent.",
+        stub=(P(), P(None, ("a", "b")), P(("a", "b"))),
+        why="The sum runs over the four devices of a, and b halves what is summed: a smaller matrix and a "
+        "smaller group. "
+        "In practice: tensor parallelism along one axis, data parallelism along the other.",
     ),
     Exercise(
         "04.4",
-        judge_bent_log,
+        judge_column_sums,
         (
-            "`torch.where` computes both branches for every example. What does `log` give where it is not chosen?",
-            "Values can be right and gradients nan. Give `log` an argument that is harmless where it is not chosen.",
-            "Choose the argument of the logarithm first, with a second `where` or a `clamp`; then choose the result.",
+            "What do the sums of one column need: all of the product, or some columns of it?",
+            "`ts.lax.with_sharding_constraint(value, sharding)`: the value is the product, and one of "
+            "its dims is sharded by `b`.",
+            "Product by columns: 8,192 bytes, and the sums are complete. A second constraint on the "
+            "sums brings all 64 to every device, for 128.",
         ),
-        why="A choice element by element computes both sides, so both must be finite, and their gradients too. "
-        "In JAX it is the same with jnp.where.",
+        stub=unconstrained,
+        why="A reduce_scatter is the first half of an all_reduce. With whole columns on a device the "
+        "second half is an all_gather of "
+        "64 sums, not of 64 x 64 numbers. Columns sharded by `a` send 4,288 bytes: a device slices what it has, and "
+        "the all_reduce along `b` is of a quarter.",
     ),
 )

@@ -1,5 +1,7 @@
-"""Lesson 05: which device sends what to which."""
+"""Lesson 05: one function on many examples, and on many devices."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,217 +10,215 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.exercises.means import compiled, on_each_device
-from tinyshard import P
+from course.exercises.means import compiled, is_mapped
 
-__all__ = ["EXERCISES"]
+__all__ = ["EXERCISES", "convolve", "distance", "loss"]
 
-ROWS, CUT_ROWS = P("i"), P(None, "i")
-TABLE = torch.arange(64.0).reshape(8, 8) ** 2
-
-
-def _nbytes(mapped: Any, *args: torch.Tensor) -> int:
-    """What the busiest device sends, by the model."""
-    return compiled(mapped, *args).cost_analysis().nbytes
+P = ts.P
+MATRIX = torch.arange(32.0).reshape(8, 4)
+Shapes = list[tuple[tuple[int, ...], ...]]
 
 
-def judge_mean(mean_of_all: Callable[..., Any]) -> Verdict:
-    """The mean of the real losses on each device, of 50, as the task says, and of 41."""
-    verdict = _judge_mean(mean_of_all, 50)
-    if not verdict.is_passed or _judge_mean(mean_of_all, 41).is_passed:
-        return verdict
-    return differs(
-        "right for 50 real losses, but not for 41",
-        "The next batch has another number of real losses. `is_real` says how many a device has.",
-    )
+def convolve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The lesson's convolution of one example: x of n numbers, w of 3, n - 2 sums."""
+    return torch.stack([torch.dot(x[i - 1 : i + 2], w) for i in range(1, len(x) - 1)])
 
 
-def _judge_mean(mean_of_all: Callable[..., Any], count: int) -> Verdict:
-    """Of 50 real ones, device 6 has two and device 7 none."""
-    is_real = torch.arange(64) < count
-    losses = torch.where(is_real, torch.arange(64.0) ** 2, 900.0)
-    parts, masks = losses.reshape(8, 8), is_real.reshape(8, 8)
+def loss(w: torch.Tensor, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The lesson's loss of one example."""
+    return ((convolve(x, w) - target) ** 2).mean()
 
-    def one(values: Any, mask: Any) -> Any:
-        return mean_of_all(values, mask).reshape(1)
 
-    mapped = on_each_device(one, count=2)
-    got = mapped(losses, is_real)
-    told = difference(got, losses[is_real].mean().expand(8), "the result on the eight devices")
-    local = torch.nan_to_num((parts * masks).sum(1) / masks.sum(1))
-    if told:
-        values = torch.nan_to_num(ts.device_get(got))
-        seen = (
-            (local, "Each device returns the mean of its own losses. Which sums must be added over the devices?"),
-            (
-                torch.full((8,), float(losses.mean())),
-                "The padding is counted too. Which devices have fewer than eight real losses?",
-            ),
-            (
-                parts.mean(1),
-                "Each device returns the mean of its own eight places, the padding included.",
-            ),
-            (
-                (losses * is_real).sum().expand(8) / 64,
-                "The sum is right, but it is divided by 64 places. How many losses are real?",
-            ),
+def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The lesson's distance between two points."""
+    return ((a - b) ** 2).sum().sqrt()
+
+
+def _watched(function: Callable[..., Any]) -> tuple[Callable[..., Any], Shapes]:
+    """The function, and a list to which each of its calls adds the shapes of its arguments."""
+    seen: Shapes = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            given = inspect.signature(function).bind(*args, **named)
+        except TypeError as error:  # without the lines of `inspect`
+            raise TypeError(f"{function.__name__}(): {error}") from None
+        seen.append(tuple(tuple(x.shape) for x in given.args))
+        return function(*given.args)
+
+    return call, seen
+
+
+def judge_table(table: Callable[..., Any]) -> Verdict:
+    """All pairs of four points; `distance` is called once, for two points."""
+    points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0], [6.0, 8.0]])
+    watched, seen = _watched(distance)
+    got = table(watched, points)
+    if not difference(got, torch.zeros(4)):
+        return differs(
+            "it has 4 numbers, all of them 0",
+            "One vmap pairs point 0 with point 0, 1 with 1. Which one would pair *one* point with all others?",
         )
-        for wrong, hint in seen:
-            if values.shape == wrong.shape and not difference(values, wrong):
-                return differs(told, hint)
-        if values.shape == (8,) and bool((values == values[0]).all()):
-            hint = "A mean of means counts each device once. But device 6 has two real losses, and device 7 none."
-            return differs(told, hint)
-        return differs(told)
-    nbytes = _nbytes(mapped, losses, is_real)
-    if nbytes > 21:
-        hint = "Right, but all losses travel. Which two numbers of each device are enough?"
-        return differs(f"the busiest device sends {nbytes} bytes, not 21", hint)
+    if not difference(got, torch.stack([distance(point, points) for point in points])):
+        return differs(
+            "it has one number for each point",
+            "With `None` the inner function gets all points at once, and adds them up. A second vmap takes them apart.",
+        )
+    wrong = difference(got, torch.cdist(points, points), "the table of 4 points", tolerance=1e-4)
+    if wrong:
+        return differs(wrong)
+    if not seen:
+        return differs(
+            "the table is right, but `distance` was not called",
+            "Another `distance` would need another table. Map the function that you are given.",
+        )
+    if len(seen) > 1 or seen[0] != ((2,), (2,)):
+        return differs(
+            f"the table is right, but `distance` was called {len(seen)} times, first with the shapes {seen[0]}",
+            "`vmap` calls the function once, with the shapes of one example: here of two points, (2,) and (2,).",
+        )
     return PASSED
 
 
-def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
-    """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
-    rows = TABLE.flatten()
+def judge_unit_rows(unit_rows: Callable[..., Any]) -> Verdict:
+    """Rows of length 1 by blocks of half a row; one all-reduce of a number for each row."""
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    cut = ts.device_put(MATRIX, ts.NamedSharding(mesh, P("a", "b")))
+    squares = (MATRIX**2).reshape(8, 2, 2)
+    got = unit_rows(cut)
+    told = difference(got, MATRIX / MATRIX.norm(dim=1, keepdim=True), "the result")
+    halves = squares.sum(2).sqrt()
+    if not difference(got, (MATRIX.reshape(8, 2, 2) / halves[:, :, None]).reshape(8, 4)):
+        return differs(told, "Each half of a row now has the length 1. What does a device need from its neighbour?")
+    if not difference(got, MATRIX / halves.sum(1, keepdim=True)):
+        return differs(told, "Lengths do not add: 3 and 4 make 5. What adds is what is under the root.")
+    if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):
+        return differs(told, "You divided by the sum of squares: the length is its root.")
+    if tuple(getattr(got, "shape", ())) in ((8, 2), (4, 4), (2, 4), (2, 2)):
+        return differs(told, "Each device returns its block: `out_specs` puts it back where `in_specs` took it from.")
+    if told:
+        return differs(told)
+    if not is_mapped(unit_rows, cut):
+        return differs(
+            "the values are right, but no function was mapped over the mesh",
+            "Without `shard_map` the library decides what is communicated. Here you do: write what one device runs.",
+        )
+    nbytes = compiled(unit_rows, cut).cost_analysis().nbytes
+    if nbytes > 8:
+        return differs(
+            f"the values are right, but the busiest device sends {nbytes} bytes, not 8",
+            "A device does not need its neighbour's numbers, only one number for each row. Which one?",
+        )
+    return PASSED
+
+
+def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
+    """24 gradients' lengths on eight devices, three on each; nothing is sent, `loss` is called once."""
+    w = torch.tensor([2.0, 3.0, 4.0])
+    examples = torch.arange(5.0) + torch.arange(24.0)[:, None]
+    targets = torch.tensor([10.0, 20.0, 30.0]) + 7 * torch.arange(24.0)[:, None]
+    watched, seen = _watched(loss)
+    got = pulls(watched, w, examples, targets)
+    each = torch.stack([torch.func.grad(loss)(w, x, target) for x, target in zip(examples, targets, strict=True)])
+    told = difference(got, each.norm(dim=1), "the vector of 24 lengths", tolerance=1e-4)
+    if not difference(got, each, tolerance=1e-4):
+        return differs("these are the 24 gradients", "Nearly: take the length of each, inside: `norm(dim=1)`.")
+    if told and tuple(getattr(got, "shape", ())) == (3,):
+        return differs(told, "`out_specs=P()` takes what one device has. Each has three of the 24.")
+    if told and tuple(getattr(got, "shape", ())) == (8,):
+        return differs(
+            told, "One number a device: the block was taken as a whole. `vmap` takes its three examples apart."
+        )
+    if told:
+        return differs(told)
+    if not isinstance(got, ts.Array) or len(got.devices()) != 8:
+        return differs(
+            "the values are right, but the eight devices did not compute them",
+            "`vmap` alone runs where its operands are. Which function gives each device a block of the examples?",
+        )
+    if got.addressable_shards[0].data.shape != (3,):
+        return differs(
+            "the values are right, but every device has all 24",
+            "Cut the examples and the targets by `in_specs`, three for each device, and `out_specs` likewise.",
+        )
+    if len(seen) != 1 or seen[0] != ((3,), (5,), (3,)):
+        return differs(
+            f"the values are right, but `loss` was called {len(seen)} times, first with the shapes {seen[0]}",
+            "A loop in the block grows with the block. `vmap` of the gradient calls `loss` once, for one example.",
+        )
+    return PASSED
+
+
+def judge_bent_log(bent_log: Callable[..., Any]) -> Verdict:
+    """Values and gradients under vmap, also where the branch that is not chosen has no finite gradient."""
+    v = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 8.0])
     try:
-        mapped = on_each_device(from_three)
-        got = mapped(rows)
-    except ts.errors.MappingError as error:
-        hint = "A permutation has one receiver for each sender. Which collective gives the same to all devices?"
-        return differs(str(error).splitlines()[0], hint)
-    told = difference(got, TABLE[3].repeat(8), "the result")
-    if told and not difference(got, TABLE.sum(0).repeat(8)):
-        return differs(told, "That is the sum of all rows. What must the others hold, so that only device 3 counts?")
+        got = ts.vmap(bent_log)(v)
+    except ts.errors.TracedValueError:
+        hint = "An `if` needs one answer, and there are seven examples. Which function of torch chooses for each?"
+        return differs("Python asks for a value that differs between examples", hint)
+    want = torch.where(v > 1, v.clamp(min=1).log(), v - 1)
+    told = difference(got, want, "the result for -2, -1, 0, 0.5, 1, 2, 8")
+    if told and not difference(got, torch.where(v > 1, v - 1, v.clamp(min=1).log())):
+        return differs(told, "The two branches are exchanged: `torch.where(condition, if_true, if_false)`.")
     if told:
         return differs(told)
-    counts = compiled(mapped, rows).cost_analysis()
-    if counts.nbytes > 56 and counts.count("collective_permute"):
-        hint = (
-            "Right, but by several permutations, for each of which the model counts a row. Which collective ends with "
-            "the same on all devices?"
+    slopes = ts.vmap(ts.grad(bent_log))(v)
+    told = difference(slopes, torch.where(v > 1, 1 / v.clamp(min=1), 1.0), "the gradient at -2, -1, 0, 0.5, 1, 2, 8")
+    if told and torch.isnan(torch.as_tensor(slopes)).any():
+        return differs(
+            told,
+            "`where` computes both branches. The gradient of the one that is not chosen is multiplied by 0, and 0 "
+            "times infinity is nan: the logarithm at 0 must never be asked for.",
         )
-        return differs(f"the model counts {counts.nbytes} bytes, not 56", hint)
-    if counts.nbytes > 56:
-        hint = "Right, but every device gets all eight rows, and seven are thrown away. Which way needs fewer bytes?"
-        return differs(f"the busiest device sends {counts.nbytes} bytes, not 56", hint)
-    return PASSED
-
-
-def judge_new_piece(new_piece: Callable[..., Any]) -> Verdict:
-    """The device's piece of the weights after a step by the mean gradient, for the bytes of a reduce-scatter."""
-    weights, gradients = torch.arange(64.0) ** 2, torch.arange(512.0).flip(0)
-    table = gradients.reshape(8, 64)
-    mapped = on_each_device(new_piece, count=2)
-    try:
-        got = mapped(weights, gradients)
-    except ts.errors.MappingError as error:
-        hint = "The gradient has 64 numbers for 8 devices: `tiled=True` allows pieces of more than one number."
-        return differs(str(error).splitlines()[0], hint)
-    want = weights - 0.5 * table.mean(0)
-    told = difference(got, want, "the weights")
-    if told and not difference(got, weights - 0.5 * table.sum(0)):
-        return differs(told, "That is a step by the *sum* of the gradients. The task says their mean.")
-    if told and not difference(got, weights + 0.5 * table.mean(0)):
-        return differs(told, "The step goes uphill: the sign is wrong.")
-    if told and tuple(got.shape) == (512,):
-        return differs(told, "Each device returns all 64 weights. It keeps, and updates, only its own piece of 8.")
-    if told:
-        return differs(told)
-    nbytes = _nbytes(mapped, weights, gradients)
-    if nbytes > 224:
-        hint = (
-            "Right, but every device gets all of the mean gradient, and uses an eighth. Which collective stops there?"
-        )
-        return differs(f"the busiest device sends {nbytes} bytes, not 224", hint)
-    return PASSED
-
-
-def judge_to_heads(to_heads: Callable[..., Any]) -> Verdict:
-    """All tokens of one head on each device, for the bytes of an all-to-all."""
-    words = torch.arange(512.0).reshape(32, 8, 2) ** 2
-    mapped = on_each_device(to_heads, out_specs=CUT_ROWS)
-    try:
-        got = mapped(words)
-    except ts.errors.MappingError as error:
-        hint = "The dim that a device cuts in eight is the one of its 8 heads. Which dim is that?"
-        return differs(str(error).splitlines()[0], hint)
-    told = difference(got, words, "the array")
-    if told and tuple(got.shape) == (4, 64, 2):
-        hint = "A device still has 4 tokens. The heads are to be cut, and the tokens are to be joined."
-        return differs(told, hint)
-    if told and tuple(got.shape) == (8, 32, 2):
-        hint = (
-            "The pieces of the eight devices are stacked in a new dim. `tiled=True` joins them along the dim of "
-            "the tokens."
-        )
-        return differs(told, hint)
-    if told:
-        return differs(told)
-    nbytes = _nbytes(mapped, words)
-    if nbytes > 224:
-        hint = (
-            "Right, but every device gets all heads, and keeps one. Which collective sends each device only its piece?"
-        )
-        return differs(f"the busiest device sends {nbytes} bytes, not 224", hint)
-    return PASSED
+    return differs(told) if told else PASSED
 
 
 EXERCISES = (
     Exercise(
         "05.1",
-        judge_mean,
+        judge_table,
         (
-            "A mean is a sum divided by a count. Which of the two differ from device to device?",
-            "Both the sum and the count of the real losses must be added over all devices, before one is divided by "
-            "the other.",
-            "`psum` of `(losses * is_real).sum()` is the upper half of the fraction. Build the lower half in the "
-            "same way.",
+            "How would you get the distances from *one* point to all others?",
+            "`vmap` with one None in `in_axes` gives a function of one point and all others: map that function too.",
+            "Two vmaps, one inside the other: the inner one shares its first argument, the outer one its second.",
         ),
-        stub=lambda losses, is_real: losses.mean(),
-        why="A sum and a count are enough, whatever the devices hold: two all-reduces of one number, 4 or 8 bytes "
-        "each. "
-        "Data parallel training with padded or uneven batches needs just this.",
+        why="Each vmap adds one dim. The function still sees two points; the two dims of the table are the two maps.",
     ),
     Exercise(
         "05.2",
-        judge_from_three,
+        judge_unit_rows,
         (
-            "All devices are to get the same value. Which collectives end like that?",
-            "A sum to which all devices but one contribute zeros is the value of that one.",
-            "`torch.where(condition, row, 0.0)` chooses; the condition compares a device's own number with 3. What "
-            "is still to do?",
+            "What does a device know of the length of its two rows, and what is missing?",
+            "The squares of a row add up over both of its halves, which are neighbours along one axis of the mesh.",
+            "Which step towards the length comes before the `psum`, and which after it? `keepdim=True` keeps the shape "
+            "(2, 1), by which a block can be divided.",
         ),
-        stub=lambda row: row,
-        why="A sum with seven rows of zeros is a broadcast, and a ring all-reduce sends at most two rows however many "
-        "devices there are: 2 · 7/8 · 32 = 56 bytes. An all-gather sends seven.",
+        why="A sum over a cut dim is a sum of partial sums: a device sends 2 numbers of 4 bytes, not its half of the "
+        "rows. A layer norm over a cut dim is computed in the same way.",
     ),
     Exercise(
         "05.3",
-        judge_new_piece,
+        judge_pulls,
         (
-            "Which numbers of the mean gradient does a device need?",
-            "Section 5 has the collective that adds up, and gives each device only its piece. It adds: how does a "
-            "sum become a mean?",
-            "`psum_scatter` of the gradient with `tiled=True` has 8 numbers, the *sum* for this piece. Now take the "
-            "step.",
+            "Which function gives the lengths for the three examples that one device holds?",
+            "Inside: `vmap` of `ts.grad(loss)`, with `w` shared. Outside: `shard_map`, with `w` whole on every device.",
+            "The block function returns a vector of 3. Each `P` says for one argument whether axis `d` cuts its dim 0: "
+            "for `w` it does not, for the others and for the result it does.",
         ),
-        stub=lambda piece, gradient: piece,
-        why="A reduce-scatter gives each device the sum for its piece: 256 · 7/8 = 224 bytes. The other half of an "
-        "all-reduce would bring numbers that the device does not use. This is the gradient of FSDP and ZeRO.",
+        why="The outer map is over devices, the inner one over the examples of a device. No example needs another one, "
+        "so nothing is sent.",
     ),
     Exercise(
         "05.4",
-        judge_to_heads,
+        judge_bent_log,
         (
-            "Piece j of a device's block goes to device j. Along which dim are these pieces cut, and along which are "
-            "they joined?",
-            "Compare f32[4, 8, 2], the block before, with f32[32, 1, 2], the block after. Which dim is shorter now, "
-            "which longer?",
-            "`all_to_all` takes the axis, then `split_axis` and `concat_axis`: which of the two makes a dim longer? "
-            "`tiled=True` joins along a dim that is there.",
+            "`torch.where` computes both branches for every example. What does `log` give where it is not chosen?",
+            "Values can be right and gradients nan. Give `log` an argument that is harmless where it is not chosen.",
+            "Choose the argument of the logarithm first, with a second `where` or a `clamp`; then choose the result.",
         ),
-        stub=lambda block: block,
-        why="One all-to-all changes the dim that is cut: each device sends 7/8 of its 256 bytes, and keeps the rest. "
-        "An all-gather sends the whole block seven times.",
+        why="A choice element by element computes both sides, so both must be finite, and their gradients too. "
+        "In JAX it is the same with jnp.where.",
     ),
 )

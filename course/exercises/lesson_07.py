@@ -1,4 +1,4 @@
-"""Lesson 07: computation follows the data."""
+"""Lesson 07: which device sends what to which."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,190 +8,217 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.exercises.means import compiled
+from course.exercises.means import compiled, on_each_device
+from tinyshard import P
 
 __all__ = ["EXERCISES"]
 
-P = ts.P
-MIB = 2**20
+ROWS, CUT_ROWS = P("i"), P(None, "i")
+TABLE = torch.arange(64.0).reshape(8, 8) ** 2
 
 
-def _operand(spec: Any, shape: tuple[int, ...] = (64, 64)) -> ts.ShapeDtypeStruct:
-    """A matrix laid out by `spec` on the lesson's mesh: programs need no more."""
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
+def _nbytes(mapped: Any, *args: torch.Tensor) -> int:
+    """What the busiest device sends, by the model."""
+    return compiled(mapped, *args).cost_analysis().nbytes
 
 
-def _told(made: Any) -> str:
-    """The collectives of a program in one line."""
-    return ", ".join(map(str, ts.collectives_in(made))) or "no collectives"
-
-
-def judge_silent_sum(spec: Any) -> Verdict:
-    """The sum of each column without communication, an eighth of the matrix on each device."""
-    if not isinstance(spec, P):
-        return differs(f"it is a {type(spec).__name__}, not a P(...)")
-    made = compiled(lambda v: v.sum(0), _operand(spec))
-    (held, *_), nbytes = made.program.metas, made.cost_analysis().nbytes
-    assert held is not None
-    told = f"each device holds {held} and sends {nbytes} bytes"
-    is_eighth = held.nbytes == 64 * 64 * 4 // 8
-    if not is_eighth and nbytes == 0:
-        return differs(told, "No communication, but there are copies: both axes have to shard something.")
-    if is_eighth and nbytes:
-        return differs(told, "A column that is spread over several devices must be added up by communication.")
-    return PASSED if is_eighth else differs(told)
-
-
-def _dot(left: Any, right: Any) -> Any:
-    return left @ right
-
-
-def judge_layouts_of_a_program(specs: Any) -> Verdict:
-    """The layouts for which `left @ right` gathers 6,144 bytes along `a`, and is P('a', 'b')."""
-    if not isinstance(specs, list | tuple) or len(specs) != 2 or not all(isinstance(spec, P) for spec in specs):
-        return differs("it is not a pair of P(...)")
-    made = compiled(_dot, *map(_operand, specs))
-    result, found = made.output_shardings.spec, ts.collectives_in(made)
-    told = f"the result has {result}; {_told(made)}"
-    kinds = [(each.kind, each.axes, each.nbytes) for each in found]
-    if result == P("a", "b") and kinds == [("all_gather", ("a",), 6144)]:
-        return PASSED
-    if result == P("a", "b") and not found:
-        return differs(
-            told, "The result is right, but nothing is missing. Which operand must be in more parts than that?"
-        )
-    if result == P("a", "b"):
-        hint = "The result is right. All shards that differ along `a` are gathered: 3 pieces of 2,048 bytes arrive."
-        return differs(told, hint)
-    if [each.kind for each in found] == ["all_gather"]:
-        return differs(told, "A gather, but `b` shards nothing of the result. Which operand has the result's columns?")
-    return differs(told)
-
-
-def _layer(x: Any, up: Any, down: Any) -> Any:
-    return torch.relu(x @ up) @ down
-
-
-def judge_weights_in_sixteen_mib(specs: Any) -> Verdict:
-    """The layer with at most 16 MiB of weights on a device, and at most 196,608 bytes sent."""
-    if not isinstance(specs, list | tuple) or len(specs) != 3 or not all(isinstance(spec, P) for spec in specs):
-        return differs("it is not three P(...)")
-    operands = [
-        _operand(spec, shape) for spec, shape in zip(specs, ((64, 1024), (1024, 8192), (8192, 1024)), strict=True)
-    ]
-    made = compiled(_layer, *operands)
-    held = sum(meta.nbytes for meta in made.program.metas[1:3] if meta is not None) / MIB
-    nbytes = made.cost_analysis().nbytes
-    told = f"{held:g} MiB of weights on a device; {_told(made)}"
-    if held > 16:
-        return differs(told, "Too much memory: an axis of 2 devices leaves half of a matrix, 16 MiB, on each.")
-    if nbytes <= 196_608:
-        return PASSED
-    kinds = [each.kind for each in ts.collectives_in(made)]
-    if "all_gather" in kinds:
-        return differs(told, "Something is gathered first. Does one axis shard two dims that do not match?")
-    if kinds == ["all_reduce"] and nbytes <= 458_752:
-        hint = (
-            "One all_reduce, of all 64 rows and 1024 columns. Let one axis do the sum, and the other one "
-            "share out what is summed."
-        )
-        return differs(told, hint)
-    return differs(told)
-
-
-def unconstrained(left: Any, right: Any) -> Any:
-    """The stub of 07.4."""
-    return torch.relu(left @ right).sum(0)
-
-
-def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
-    """The sums on every device, by a reduce_scatter along the columns and an all_gather."""
-    made = compiled(column_sums, _operand(P(None, "b")), _operand(P("b")))
-    spec, nbytes = made.output_shardings.spec, made.cost_analysis().nbytes
-    told = f"the result has {spec}, and {nbytes:,} bytes are sent: {_told(made)}"
-    if spec != P():
-        return differs(told, "In the end every device is to have all 64 sums: constrain the result, too.")
-    if nbytes > 8320:
-        kinds = [each.kind for each in ts.collectives_in(made)]
-        if kinds == ["reduce_scatter", "all_reduce"]:
-            hint = (
-                "With rows on each device, a column's sum is a partial sum again, and reduced again. "
-                "Which cut keeps columns whole?"
-            )
-            return differs(told, hint)
-        if kinds[:1] == ["all_reduce"]:
-            return differs(
-                told,
-                "The whole product is still reduced to every device. Constrain it before `relu` uses "
-                "it, along the axis that holds the parts of its sums.",
-            )
-        return differs(told)
-    numbers = torch.arange(4096.0).reshape(64, 64) / 4096 - 0.5
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))
-    wanted = torch.relu(numbers @ numbers).sum(0)
-    wrong = difference(
-        ts.jit(column_sums)(left, right), wanted, "for two matrices of 64 x 64 numbers the result", tolerance=1e-3
+def judge_mean(mean_of_all: Callable[..., Any]) -> Verdict:
+    """The mean of the real losses on each device, of 50, as the task says, and of 41."""
+    verdict = _judge_mean(mean_of_all, 50)
+    if not verdict.is_passed or _judge_mean(mean_of_all, 41).is_passed:
+        return verdict
+    return differs(
+        "right for 50 real losses, but not for 41",
+        "The next batch has another number of real losses. `is_real` says how many a device has.",
     )
-    return differs(wrong) if wrong else PASSED
+
+
+def _judge_mean(mean_of_all: Callable[..., Any], count: int) -> Verdict:
+    """Of 50 real ones, device 6 has two and device 7 none."""
+    is_real = torch.arange(64) < count
+    losses = torch.where(is_real, torch.arange(64.0) ** 2, 900.0)
+    parts, masks = losses.reshape(8, 8), is_real.reshape(8, 8)
+
+    def one(values: Any, mask: Any) -> Any:
+        return mean_of_all(values, mask).reshape(1)
+
+    mapped = on_each_device(one, count=2)
+    got = mapped(losses, is_real)
+    told = difference(got, losses[is_real].mean().expand(8), "the result on the eight devices")
+    local = torch.nan_to_num((parts * masks).sum(1) / masks.sum(1))
+    if told:
+        values = torch.nan_to_num(ts.device_get(got))
+        seen = (
+            (local, "Each device returns the mean of its own losses. Which sums must be added over the devices?"),
+            (
+                torch.full((8,), float(losses.mean())),
+                "The padding is counted too. Which devices have fewer than eight real losses?",
+            ),
+            (
+                parts.mean(1),
+                "Each device returns the mean of its own eight places, the padding included.",
+            ),
+            (
+                (losses * is_real).sum().expand(8) / 64,
+                "The sum is right, but it is divided by 64 places. How many losses are real?",
+            ),
+        )
+        for wrong, hint in seen:
+            if values.shape == wrong.shape and not difference(values, wrong):
+                return differs(told, hint)
+        if values.shape == (8,) and bool((values == values[0]).all()):
+            hint = "A mean of means counts each device once. But device 6 has two real losses, and device 7 none."
+            return differs(told, hint)
+        return differs(told)
+    nbytes = _nbytes(mapped, losses, is_real)
+    if nbytes > 21:
+        hint = "Right, but all losses travel. Which two numbers of each device are enough?"
+        return differs(f"the busiest device sends {nbytes} bytes, not 21", hint)
+    return PASSED
+
+
+def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
+    """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
+    rows = TABLE.flatten()
+    try:
+        mapped = on_each_device(from_three)
+        got = mapped(rows)
+    except ts.errors.MappingError as error:
+        hint = "A permutation has one receiver for each sender. Which collective gives the same to all devices?"
+        return differs(str(error).splitlines()[0], hint)
+    told = difference(got, TABLE[3].repeat(8), "the result")
+    if told and not difference(got, TABLE.sum(0).repeat(8)):
+        return differs(told, "That is the sum of all rows. What must the others hold, so that only device 3 counts?")
+    if told:
+        return differs(told)
+    counts = compiled(mapped, rows).cost_analysis()
+    if counts.nbytes > 56 and counts.count("collective_permute"):
+        hint = (
+            "Right, but by several permutations, for each of which the model counts a row. Which collective ends with "
+            "the same on all devices?"
+        )
+        return differs(f"the model counts {counts.nbytes} bytes, not 56", hint)
+    if counts.nbytes > 56:
+        hint = "Right, but every device gets all eight rows, and seven are thrown away. Which way needs fewer bytes?"
+        return differs(f"the busiest device sends {counts.nbytes} bytes, not 56", hint)
+    return PASSED
+
+
+def judge_new_piece(new_piece: Callable[..., Any]) -> Verdict:
+    """The device's piece of the weights after a step by the mean gradient, for the bytes of a reduce-scatter."""
+    weights, gradients = torch.arange(64.0) ** 2, torch.arange(512.0).flip(0)
+    table = gradients.reshape(8, 64)
+    mapped = on_each_device(new_piece, count=2)
+    try:
+        got = mapped(weights, gradients)
+    except ts.errors.MappingError as error:
+        hint = "The gradient has 64 numbers for 8 devices: `tiled=True` allows pieces of more than one number."
+        return differs(str(error).splitlines()[0], hint)
+    want = weights - 0.5 * table.mean(0)
+    told = difference(got, want, "the weights")
+    if told and not difference(got, weights - 0.5 * table.sum(0)):
+        return differs(told, "That is a step by the *sum* of the gradients. The task says their mean.")
+    if told and not difference(got, weights + 0.5 * table.mean(0)):
+        return differs(told, "The step goes uphill: the sign is wrong.")
+    if told and tuple(got.shape) == (512,):
+        return differs(told, "Each device returns all 64 weights. It keeps, and updates, only its own piece of 8.")
+    if told:
+        return differs(told)
+    nbytes = _nbytes(mapped, weights, gradients)
+    if nbytes > 224:
+        hint = (
+            "Right, but every device gets all of the mean gradient, and uses an eighth. Which collective stops there?"
+        )
+        return differs(f"the busiest device sends {nbytes} bytes, not 224", hint)
+    return PASSED
+
+
+def judge_to_heads(to_heads: Callable[..., Any]) -> Verdict:
+    """All tokens of one head on each device, for the bytes of an all-to-all."""
+    words = torch.arange(512.0).reshape(32, 8, 2) ** 2
+    mapped = on_each_device(to_heads, out_specs=CUT_ROWS)
+    try:
+        got = mapped(words)
+    except ts.errors.MappingError as error:
+        hint = "The dim that a device cuts in eight is the one of its 8 heads. Which dim is that?"
+        return differs(str(error).splitlines()[0], hint)
+    told = difference(got, words, "the array")
+    if told and tuple(got.shape) == (4, 64, 2):
+        hint = "A device still has 4 tokens. The heads are to be cut, and the tokens are to be joined."
+        return differs(told, hint)
+    if told and tuple(got.shape) == (8, 32, 2):
+        hint = (
+            "The pieces of the eight devices are stacked in a new dim. `tiled=True` joins them along the dim of "
+            "the tokens."
+        )
+        return differs(told, hint)
+    if told:
+        return differs(told)
+    nbytes = _nbytes(mapped, words)
+    if nbytes > 224:
+        hint = (
+            "Right, but every device gets all heads, and keeps one. Which collective sends each device only its piece?"
+        )
+        return differs(f"the busiest device sends {nbytes} bytes, not 224", hint)
+    return PASSED
 
 
 EXERCISES = (
     Exercise(
         "07.1",
-        judge_silent_sum,
+        judge_mean,
         (
-            "To add up a column, which elements must be on one device?",
-            "Columns stay whole and are distributed: over how many devices, if each holds an eighth?",
-            "One dim may be sharded by both axes: its entry in `P` is a tuple of names. Which of the two dims is it?",
+            "A mean is a sum divided by a count. Which of the two differ from device to device?",
+            "Both the sum and the count of the real losses must be added over all devices, before one is divided by "
+            "the other.",
+            "`psum` of `(losses * is_real).sum()` is the upper half of the fraction. Build the lower half in the "
+            "same way.",
         ),
-        stub=P("a", "b"),
-        why="Each device has 8 whole columns, so each sum is complete where it is computed. Shard what "
-        "you do not sum over.",
+        stub=lambda losses, is_real: losses.mean(),
+        why="A sum and a count are enough, whatever the devices hold: two all-reduces of one number, 4 or 8 bytes "
+        "each. "
+        "Data parallel training with padded or uneven batches needs just this.",
     ),
     Exercise(
         "07.2",
-        judge_layouts_of_a_program,
+        judge_from_three,
         (
-            "From which operand does the result have its rows by `a`, and from which its columns by `b`?",
-            "6,144 bytes along 4 devices: three times 2,048, a shard of 16 x 32. Which operand had such shards?",
-            "Before the gather an operand is sharded by both axes, after it by `b` alone. `left` has "
-            "nothing to do with `b`.",
+            "All devices are to get the same value. Which collectives end like that?",
+            "A sum to which all devices but one contribute zeros is the value of that one.",
+            "`torch.where(condition, row, 0.0)` chooses; the condition compares a device's own number with 3. What "
+            "is still to do?",
         ),
-        stub=(P("a"), P(None, "b")),
-        why="`right` gives the result its columns by b, and its rows, which are the contracted dim, are "
-        "gathered along a: so FSDP and "
-        "tensor parallelism are combined in practice.",
+        stub=lambda row: row,
+        why="A sum with seven rows of zeros is a broadcast, and a ring all-reduce sends at most two rows however many "
+        "devices there are: 2 · 7/8 · 32 = 56 bytes. An all-gather sends seven.",
     ),
     Exercise(
         "07.3",
-        judge_weights_in_sixteen_mib,
+        judge_new_piece,
         (
-            "The all_reduce sends the shard of y that a device has to complete. What makes that shard smaller?",
-            "Sum along one axis only. Which axis leaves at most 8 MiB of each matrix on a device?",
-            "`up` by columns and `down` by rows, by the axis of 4 devices. The axis of 2 is left for "
-            "another dim of `x` or of `down`.",
+            "Which numbers of the mean gradient does a device need?",
+            "Section 5 has the collective that adds up, and gives each device only its piece. It adds: how does a "
+            "sum become a mean?",
+            "`psum_scatter` of the gradient with `tiled=True` has 8 numbers, the *sum* for this piece. Now take the "
+            "step.",
         ),
-        stub=(P(), P(None, ("a", "b")), P(("a", "b"))),
-        why="The sum runs over the four devices of a, and b halves what is summed: a smaller matrix and a "
-        "smaller group. "
-        "In practice: tensor parallelism along one axis, data parallelism along the other.",
+        stub=lambda piece, gradient: piece,
+        why="A reduce-scatter gives each device the sum for its piece: 256 · 7/8 = 224 bytes. The other half of an "
+        "all-reduce would bring numbers that the device does not use. This is the gradient of FSDP and ZeRO.",
     ),
     Exercise(
         "07.4",
-        judge_column_sums,
+        judge_to_heads,
         (
-            "What do the sums of one column need: all of the product, or some columns of it?",
-            "`ts.lax.with_sharding_constraint(value, sharding)`: the value is the product, and one of "
-            "its dims is sharded by `b`.",
-            "Product by columns: 8,192 bytes, and the sums are complete. A second constraint on the "
-            "sums brings all 64 to every device, for 128.",
+            "Piece j of a device's block goes to device j. Along which dim are these pieces cut, and along which are "
+            "they joined?",
+            "Compare f32[4, 8, 2], the block before, with f32[32, 1, 2], the block after. Which dim is shorter now, "
+            "which longer?",
+            "`all_to_all` takes the axis, then `split_axis` and `concat_axis`: which of the two makes a dim longer? "
+            "`tiled=True` joins along a dim that is there.",
         ),
-        stub=unconstrained,
-        why="A reduce_scatter is the first half of an all_reduce. With whole columns on a device the "
-        "second half is an all_gather of "
-        "64 sums, not of 64 x 64 numbers. Columns sharded by `a` send 4,288 bytes: a device slices what it has, and "
-        "the all_reduce along `b` is of a quarter.",
+        stub=lambda block: block,
+        why="One all-to-all changes the dim that is cut: each device sends 7/8 of its 256 bytes, and keeps the rest. "
+        "An all-gather sends the whole block seven times.",
     ),
 )

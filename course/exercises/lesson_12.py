@@ -1,219 +1,206 @@
-"""Lesson 12: one look over a slow wire, rows for a roofline, examples a device, and an all-reduce in two stages."""
+"""Lesson 12: when it goes wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference, number_in
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.exercises.watching import watched_waits
-from course.network import step_on
-from course.planner import GPU_BOXES, Link, Machine, estimate
+from course.schedules import ring, start, steps
 
 __all__ = ["EXERCISES"]
 
-Answer = Callable[..., Any]
+STILL_THERE = (False, True, False, True)
+CHOICES = ("ask again", "start afresh", "fix my line", "compute again")
+BEST_ROUNDS = 2
+ROOM, SENT = 16 * 2**20, 2_000_000  # bytes of a device
 
 
-# 12.1's answer cell before it is touched: right, but it looks at each loss
-def _looking(w, steps):  # type: ignore[no-untyped-def]
-    losses = []
-    for _ in range(steps):
-        w = w - 0.1 * w
-        losses.append(float((w * w).sum()))
-    return w, losses
+def judge_left(guess: object) -> Verdict:
+    """12.1: what was fetched, and what lives elsewhere, is left."""
+    if not isinstance(guess, list | tuple) or len(guess) != 4 or not all(isinstance(each, bool) for each in guess):
+        return differs("it is not a list of four values, each True or False")
+    right = sum(each is truth for each, truth in zip(guess, STILL_THERE, strict=True))
+    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
+    if right == 4:
+        return PASSED
+    if guess[2]:
+        return differs(told, "`c` was computed in time. But where are its numbers kept?")
+    if not guess[3]:
+        return differs(told, "`d` came back before the kill. In whose memory is a plain tensor?")
+    if not guess[1]:
+        return differs(told, "One worker was killed, not the pool. On which device does `b` live?")
+    return differs(told)
 
 
-def judge_one_look(train: Answer) -> Verdict:
-    """12.1: any number of steps, one wait."""
-    for steps in (5, 3):
-        start = torch.arange(1.0, 5.0)
-        w = ts.device_put(start, ts.devices()[-1]).block_until_ready()
-        waits: list[object] = []
-        with watched_waits(waits.append):
-            got = train(w, steps)
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            return differs("it does not return two things, w and the losses")
-        after, losses = got
-        if not isinstance(after, ts.Array):
-            return differs("w is no Array any more", "Only the losses are to be fetched: w stays where it is.")
-        if isinstance(losses, ts.Array) or (
-            isinstance(losses, list | tuple) and any(isinstance(loss, ts.Array) for loss in losses)
-        ):
-            hint = (
-                "The losses are still on the device: a caller that prints them will wait. Fetch them before you return."
-            )
-            return differs("the losses are Arrays", hint)
-        want, wanted = start, []
-        for _ in range(steps):
-            want = want - 0.1 * want
-            wanted.append(float((want * want).sum()))
-        told = difference(losses, torch.tensor(wanted), "the losses") or difference(after, want, "w")
-        if told:
-            return differs(told)
-        if len(waits) == 1:
+@dataclass(frozen=True)
+class Stand:
+    """A substitute for a device: its id, and perhaps a pid."""
+
+    id: int
+    is_lost: bool
+
+    @property
+    def pid(self) -> int:
+        """As a device's."""
+        if self.is_lost:
+            raise ts.DeviceLostError(f"CPU {self.id} is gone")
+        return 1000 + self.id
+
+
+def judge_alive(alive: Callable[[Sequence[object]], object]) -> Verdict:
+    """12.2: the ids of those that have a pid."""
+    for lost in ((1, 5), (0,), (), (0, 1, 2, 3, 4, 5, 6, 7)):
+        devices = [Stand(number, number in lost) for number in range(8)]
+        want = [device.id for device in devices if not device.is_lost]
+        try:
+            got = alive(devices)
+        except ts.DeviceLostError as error:
+            hint = "A lost device raises when it is asked for its pid. Ask each device in a `try` of its own."
+            return differs(f"it lets an error through: {error}", hint)
+        if got in (want, tuple(want)):
             continue
-        told = f"for {steps} steps the controller waits {len(waits)} times, not once"
-        if "stack" in _names(train) or "cat" in _names(train):
-            return differs(told, "One array of all losses, one fetch: nothing else may be looked at.")
-        hint = "Each loss is an array of its own, and each is fetched for itself. What makes one array of them?"
-        return differs(told, hint)
+        told = f"when {_names(lost)} lost, it returns {got!r}, not {want}"
+        if got == list(range(8)):
+            return differs(told, "Nothing in the id says whether its worker lives. Ask for the pid.")
+        if lost and got == list(range(lost[0])):
+            return differs(told, "It stops at the first lost device: the `try` belongs inside the loop, not around it.")
+        return differs(told)
     return PASSED
 
 
-def _names(function: Any) -> tuple[str, ...]:
-    return getattr(getattr(function, "__code__", None), "co_names", ())
+def _names(lost: Sequence[int]) -> str:
+    return f"CPU {','.join(map(str, lost))} {'is' if len(lost) == 1 else 'are'}" if lost else "none is"
 
 
-D, F = 8192, 28_672  # of `up`
-FLOPS_PER_S, BYTES_PER_S = 989e12, 3.35e12
+# Stubs, word by word as in the answer cells: a docstring would make them other functions.
+def _first(device: int) -> Any:
+    return ["send", "receive"]
 
 
-def arithmetic_decides(rows: int, counted: int = 3) -> bool:
-    """Whether a bfloat16 product of this many rows computes at least as long as it reads and writes.
+def judge_order(order: Callable[[int], Sequence[str]]) -> Verdict:
+    """12.3: rings of 4 and of 8 get done, in two rounds."""
+    for count in (4, 8):
+        orders = {device: order(device) for device in range(count)}
+        for device, words in orders.items():
+            if not isinstance(words, list | tuple) or sorted(words) != ["receive", "send"]:
+                return differs(f'order({device}) is {words!r}, not "send" and "receive" in some order')
+        moment = steps(start(ring(count, orders)))[-1]
+        if moment.circle:
+            stuck = " → ".join(f"CPU {device}" for device in (*moment.circle, moment.circle[0]))
+            different = {tuple(each) for each in orders.values()}
+            hint = (
+                "While all do the same first, each waits for the next. They must differ." if len(different) == 1 else ""
+            )
+            return differs(f"with {count} devices there is a deadlock: {stuck}", hint)
+        if moment.rounds > BEST_ROUNDS:
+            hint = "One that differs breaks the circle, but the others go one by one. Let half of them differ."
+            return differs(f"with {count} devices all are done, but after {moment.rounds} rounds", hint)
+    return PASSED
 
-    Args:
-        counted: 3: x, matrix and result; 2: without the result; 1: the matrix alone.
-    """
-    numbers = D * F + (rows * D if counted > 1 else 0) + (rows * F if counted > 2 else 0)
-    return 2 * rows * D * F / FLOPS_PER_S >= 2 * numbers / BYTES_PER_S
 
-
-def _fewest(is_enough: Callable[[int], bool]) -> int:
-    """The smallest number from which it is true, up to a million."""
-    low, high = 1, 10**6
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
-    return low
-
-
-def judge_rows(answer: object) -> Verdict:
-    """12.2: the row from which an H100 does not wait for its memory."""
-    rows = number_in(answer)
-    if not isinstance(rows, int):
-        return differs(f"{answer!r} is not a whole number")
-    best = _fewest(arithmetic_decides)
-    if rows == best:
+def judge_first_steps(answer: object) -> Verdict:
+    """12.4: what to do after each of four errors, in the order of `CHOICES`."""
+    if not isinstance(answer, list | tuple) or len(answer) != 4 or not all(each in CHOICES for each in answer):
+        return differs(f"it is not a list of four of these: {', '.join(map(repr, CHOICES))}")
+    right = sum(each == best for each, best in zip(answer, CHOICES, strict=True))
+    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
+    if right == 4:
         return PASSED
-    told = f"{rows:,} is {'more' if rows > best else 'less'} than the smallest number"
-    if rows in (295, 296):
-        return differs(told, "That is the approximation: the matrix alone. Also x is read, and the result is written.")
-    if rows == _fewest(lambda each: arithmetic_decides(each, counted=2)):
-        return differs(told, "x is counted, the result is not: B rows of 28,672 numbers are written.")
-    if rows == best - 1:
-        return differs(told, "The times are not equal yet: at least as long means the next whole number.")
+    if answer[0] == "start afresh":
+        return differs(told, "1: a fresh pool costs all arrays, and here nothing is lost: the device was only stopped.")
+    if answer[1] in ("ask again", "compute again"):
+        return differs(told, "2: a dead process does not come back, however often you ask. What gives you eight again?")
+    if answer[2] in ("ask again", "compute again", "start afresh"):
+        return differs(told, "3: the same line on the same values fails again, on a fresh pool too.")
+    if answer[3] == "ask again":
+        return differs(told, "4: a cancelled value never comes by itself; its order was thrown away.")
     return differs(told)
 
 
-def is_computing_longer(each: int) -> bool:
-    """Whether computing takes at least as long as communicating, with so many examples on each of 64 devices."""
-    total = estimate(step_on("data", 64, 64 * each), GPU_BOXES)
-    return total.compute_s >= total.communicate_s
+def _centered_layer(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    down = down - down.median(0).values
+    return torch.relu(x @ up) @ down
 
 
-def judge_examples(answer: object) -> Verdict:
-    """12.3: the batch of a device from which computing decides."""
-    examples = number_in(answer)
-    if not isinstance(examples, int) or not 0 < examples < 10**6:
-        return differs(f"{answer!r} is no number of examples")
-    if is_computing_longer(examples) and not (examples > 1 and is_computing_longer(examples - 1)):
+def judge_layout(answer: object) -> Verdict:
+    """12.5: the layer with a median in it fits, and sends one all_gather of the values between its two products."""
+    if not isinstance(answer, list | tuple) or len(answer) != 2 or isinstance(answer, ts.PartitionSpec):
+        return differs("it is not a tuple of two specs, that of up and that of down")
+    specs = [each for each in answer if isinstance(each, ts.PartitionSpec)]
+    if len(specs) < 2:
+        return differs("it is not a tuple of two specs, such as (P(None, 'd'), P('d'))")
+    mesh = ts.AbstractMesh((8,), ("d",))
+    shapes = ((64, 1024), (1024, 8192), (8192, 1024))
+    shardings = [ts.NamedSharding(mesh, spec) for spec in (ts.P(), *specs)]
+    operands = [
+        ts.ShapeDtypeStruct(shape, torch.float32, sharding=sharding)
+        for shape, sharding in zip(shapes, shardings, strict=True)
+    ]
+    compiled = ts.jit(_centered_layer).lower(*operands).compile()
+    peak_nbytes, nbytes = compiled.memory_analysis().peak_nbytes, compiled.cost_analysis().nbytes
+    told = f"{peak_nbytes / 2**20:.2f} MiB at the peak, {nbytes:,} bytes sent"
+    if nbytes <= SENT and peak_nbytes <= ROOM:
         return PASSED
-    if is_computing_longer(examples):
-        hint = "Enough, but not the smallest. Both times are known for 1,024 examples: which of them grows?"
-        return differs(f"with {examples:,} examples computing is the longer part; so it is with fewer", hint)
-    told = f"with {examples:,} examples a device communicating is still the longer part"
-    if examples == 1024:
-        return differs(told, "That is the batch of the tables: 7.6 ms of computing against 14.7 ms.")
-    return differs(told)
-
-
-# two hosts of four devices
-TWO_HOSTS = Machine("two hosts", 4, 1.0, 10**9, Link(0.0, 100.0), Link(0.0, 12.0))
-NUMBERS = 100
-
-
-def judge_two_stages(answer: Answer) -> Verdict:
-    """12.4: an all-reduce that sends only a quarter of its bytes between hosts."""
-    x = torch.arange(8.0 * NUMBERS).reshape(2, 4, NUMBERS) % 17
-    got = ts.vmap(ts.vmap(answer, axis_name="device"), axis_name="host")(x)
-    if got is None:
-        return differs("it returns None")
-    told = difference(
-        got, x.sum((0, 1)).expand(2, 4, NUMBERS), f"for eight rows of {NUMBERS} numbers, what the devices hold"
-    )
-    if told:
-        return differs(told.splitlines()[0])
-    mesh = ts.AbstractMesh((2, 4), ("host", "device"))
-    both = ts.P(("host", "device"))
-    described = ts.ShapeDtypeStruct((8 * NUMBERS,), torch.float32, sharding=ts.NamedSharding(mesh, both))
-    compiled = ts.shard_map(answer, mesh=mesh, in_specs=both, out_specs=both).lower(described).compile()
-    leaving = estimate(compiled, TWO_HOSTS).host_nbytes
-    if leaving <= 4 * NUMBERS:
-        return PASSED
-    told = f"the sums are right, but {leaving:,} bytes leave each host; the target is {4 * NUMBERS}"
-    if leaving > 8 * NUMBERS - NUMBERS:
-        return differs(
-            told,
-            "All four devices of a host send the same sums to the other host. Let each of them send a quarter: "
-            "psum_scatter first.",
-        )
-    return differs(told, "One ring through all devices leaves each host once, with nearly twice the bytes of a row.")
-
-
-# 12.4's answer cell before it is touched: right, but one ring through all devices of both hosts
-def _one_ring(row):  # type: ignore[no-untyped-def]
-    return ts.lax.psum(row, ("host", "device"))
+    _, up, down = (sharding.shard_shape(shape) for sharding, shape in zip(shardings, shapes, strict=True))
+    if tuple(up) == shapes[1] or tuple(down) == shapes[2]:
+        return differs(told, "One of the matrices is whole on every device, 32 MiB. Both must be cut.")
+    if down[0] < 8192:
+        return differs(told, "A median needs the whole column. Which dim of `down` may then not be cut?")
+    return differs(told, "Look at `up`: a cut of its rows makes partial sums of all 8,192 columns. What is less?")
 
 
 EXERCISES = (
     Exercise(
         "12.1",
-        judge_one_look,
+        judge_left,
         (
-            "Which call in the loop needs a number? Can it wait until the loop is over?",
-            "Keep the losses as Arrays in the loop. Afterwards each fetch of an Array is a round trip: how many?",
-            "`torch.stack` makes one Array of a list of them, on their device.",
+            "Write down for each name in whose memory its numbers are: CPU 2, CPU 4, or the controller.",
+            "The memory of CPU 2 is gone, everything else is left. Where does `device_get` put its copy?",
         ),
-        stub=_looking,
-        why="All steps were dispatched without a look. The losses became one Array on the device, and one fetch is one "
-        "round trip, however many steps there are.",
+        why="`a` and `c` lived in the memory of CPU 2. `b` is on CPU 4, and `d` is a copy in the controller.",
     ),
     Exercise(
         "12.2",
-        judge_rows,
+        judge_alive,
         (
-            "Write both times as functions of B: 2 · B · D · F operations, and the bytes of three matrices.",
-            "There are B · D numbers in x, D · F in the matrix, B · F in the result, of 2 bytes each.",
-            "Set both times equal and solve for B, or try one B after the other in a loop; then the next whole number.",
+            "Which line of `kill` tells that the worker is dead?",
+            "In a loop over the devices, ask each for its pid, in a `try`. What does it mean if there is no error?",
         ),
-        why="With the bytes of x and of the result, each row adds a little to what is read and written, so a few more "
-        "rows are needed than the 295 of the matrix alone.",
+        why="A lost device has no pid, and says so by an error. A `try` for each device lets the loop go on.",
     ),
     Exercise(
         "12.3",
-        judge_examples,
+        judge_order,
         (
-            "What does each of the two times depend on: the examples of a device, or the parameters?",
-            "Computing is proportional to the examples; communicating does not change. So one program tells both.",
-            "Take `compute_s` and `communicate_s` for 1,024 examples: by which factor must the first grow? Round up.",
+            "Draw the ring. Which device has to receive first, so that CPU 0 can send?",
+            "Let it depend on the id: half of the devices send first, and their neighbours receive first.",
+            "`device % 2` is 0 for every other device, and 1 for its neighbours.",
         ),
-        why="Gradients are as large for one example as for a million, and products grow with the examples: their ratio "
-        "is the intensity of the network, and the parameters cancel in it.",
+        stub=_first,
+        why="In the first round the even devices send to the odd ones, in the second the odd ones to the even ones.",
     ),
     Exercise(
         "12.4",
-        judge_two_stages,
+        judge_first_steps,
         (
-            "The four devices of a host can add up among themselves first, over their fast wires.",
-            "If each of them then holds a quarter of the sum, it has only that to send to the other host.",
-            "Three collectives. After which one does a device have a quarter of the sum of its host, and after which "
-            "one a quarter of the sum of both?",
+            "Say of each error: is a device stopped, is one dead, is a line wrong, or was an order thrown away?",
+            "Each of the four choices is right once.",
         ),
-        stub=_one_ring,
-        why="Each device sends only its quarter of the sum to the other host: a reduce-scatter inside, an all-reduce "
-        "between, an all-gather inside.",
+        why="A stop loses nothing, a death loses a device, a wrong line stays wrong, a cancelled order is gone.",
+    ),
+    Exercise(
+        "12.5",
+        judge_layout,
+        (
+            "Which whole thing does the median of a column need, and which dim of `down` may therefore not be cut?",
+            "Cut the other dim of `down`. Which part of the hidden values does each device need for its product then?",
+            "Which is smaller and may travel, the hidden values or `down`? How is `up` cut, if each device is to make "
+            "only a part of the hidden values?",
+        ),
+        why="Both matrices are cut by columns. Medians stay on the device, and one all_gather moves the hidden "
+        "values, 2 MiB, in place of the matrix, 32 MiB.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Lesson 13: three puzzles, scored on values, bytes, memory and work."""
+"""Lesson 13: one look over a slow wire, rows for a roofline, examples a device, and an all-reduce in two stages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,190 +6,214 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.capstone import FSDP, PIPELINE, RING, Score
+from course.exercises.compare import difference, number_in
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.held import held_during
+from course.exercises.watching import watched_waits
+from course.network import step_on
+from course.planner import GPU_BOXES, Link, Machine, estimate
 
 __all__ = ["EXERCISES"]
 
 Answer = Callable[..., Any]
-MOST_HELD = 3  # lines of a message
 
 
-def _too_much(score: Score, hint_bytes: str, hint_peak: str, hint_flops: str) -> Verdict:
-    """What of a right answer is above its target, the first of bytes, memory and work."""
-    for what, got, most, hint in (
-        ("a device sends {:,} bytes", score.nbytes, score.goal.nbytes, hint_bytes),
-        ("a device holds {:,} bytes at its peak", score.peak_nbytes, score.goal.peak_nbytes, hint_peak),
-        ("a device does {:,} operations", score.flops, score.goal.flops, hint_flops),
-    ):
-        if got > most:
-            peak = _at_the_peak(score) if hint is hint_peak else ""
-            return differs(f"the values are right, but {what.format(got)}; the target is {most:,}{peak}", hint)
+# 13.1's answer cell before it is touched: right, but it looks at each loss
+def _looking(w, steps):  # type: ignore[no-untyped-def]
+    losses = []
+    for _ in range(steps):
+        w = w - 0.1 * w
+        losses.append(float((w * w).sum()))
+    return w, losses
+
+
+def judge_one_look(train: Answer) -> Verdict:
+    """13.1: any number of steps, one wait."""
+    for steps in (5, 3):
+        start = torch.arange(1.0, 5.0)
+        w = ts.device_put(start, ts.devices()[-1]).block_until_ready()
+        waits: list[object] = []
+        with watched_waits(waits.append):
+            got = train(w, steps)
+        if not isinstance(got, tuple | list) or len(got) != 2:
+            return differs("it does not return two things, w and the losses")
+        after, losses = got
+        if not isinstance(after, ts.Array):
+            return differs("w is no Array any more", "Only the losses are to be fetched: w stays where it is.")
+        if isinstance(losses, ts.Array) or (
+            isinstance(losses, list | tuple) and any(isinstance(loss, ts.Array) for loss in losses)
+        ):
+            hint = (
+                "The losses are still on the device: a caller that prints them will wait. Fetch them before you return."
+            )
+            return differs("the losses are Arrays", hint)
+        want, wanted = start, []
+        for _ in range(steps):
+            want = want - 0.1 * want
+            wanted.append(float((want * want).sum()))
+        told = difference(losses, torch.tensor(wanted), "the losses") or difference(after, want, "w")
+        if told:
+            return differs(told)
+        if len(waits) == 1:
+            continue
+        told = f"for {steps} steps the controller waits {len(waits)} times, not once"
+        if "stack" in _names(train) or "cat" in _names(train):
+            return differs(told, "One array of all losses, one fetch: nothing else may be looked at.")
+        hint = "Each loss is an array of its own, and each is fetched for itself. What makes one array of them?"
+        return differs(told, hint)
     return PASSED
 
 
-def _at_the_peak(score: Score) -> str:
-    """The step of the peak, and the largest values that are held there."""
-    line = score.compiled.memory_analysis()
-    step = line.steps[line.peak_step]
-    held = held_during(score.compiled.program, line.peak_step)
-    return "\n".join(
-        [
-            f"\n  the peak is in step {line.peak_step}, {step.op}, which makes {step.result}; the largest there:",
-            *(f"    {each.count} x {each.type} from {each.op}: {each.nbytes:,} bytes" for each in held[:MOST_HELD]),
-        ]
+def _names(function: Any) -> tuple[str, ...]:
+    return getattr(getattr(function, "__code__", None), "co_names", ())
+
+
+D, F = 8192, 28_672  # of `up`
+FLOPS_PER_S, BYTES_PER_S = 989e12, 3.35e12
+
+
+def arithmetic_decides(rows: int, counted: int = 3) -> bool:
+    """Whether a bfloat16 product of this many rows computes at least as long as it reads and writes.
+
+    Args:
+        counted: 3: x, matrix and result; 2: without the result; 1: the matrix alone.
+    """
+    numbers = D * F + (rows * D if counted > 1 else 0) + (rows * F if counted > 2 else 0)
+    return 2 * rows * D * F / FLOPS_PER_S >= 2 * numbers / BYTES_PER_S
+
+
+def _fewest(is_enough: Callable[[int], bool]) -> int:
+    """The smallest number from which it is true, up to a million."""
+    low, high = 1, 10**6
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
+    return low
+
+
+def judge_rows(answer: object) -> Verdict:
+    """13.2: the row from which an H100 does not wait for its memory."""
+    rows = number_in(answer)
+    if not isinstance(rows, int):
+        return differs(f"{answer!r} is not a whole number")
+    best = _fewest(arithmetic_decides)
+    if rows == best:
+        return PASSED
+    told = f"{rows:,} is {'more' if rows > best else 'less'} than the smallest number"
+    if rows in (295, 296):
+        return differs(told, "That is the approximation: the matrix alone. Also x is read, and the result is written.")
+    if rows == _fewest(lambda each: arithmetic_decides(each, counted=2)):
+        return differs(told, "x is counted, the result is not: B rows of 28,672 numbers are written.")
+    if rows == best - 1:
+        return differs(told, "The times are not equal yet: at least as long means the next whole number.")
+    return differs(told)
+
+
+def is_computing_longer(each: int) -> bool:
+    """Whether computing takes at least as long as communicating, with so many examples on each of 64 devices."""
+    total = estimate(step_on("data", 64, 64 * each), GPU_BOXES)
+    return total.compute_s >= total.communicate_s
+
+
+def judge_examples(answer: object) -> Verdict:
+    """13.3: the batch of a device from which computing decides."""
+    examples = number_in(answer)
+    if not isinstance(examples, int) or not 0 < examples < 10**6:
+        return differs(f"{answer!r} is no number of examples")
+    if is_computing_longer(examples) and not (examples > 1 and is_computing_longer(examples - 1)):
+        return PASSED
+    if is_computing_longer(examples):
+        hint = "Enough, but not the smallest. Both times are known for 1,024 examples: which of them grows?"
+        return differs(f"with {examples:,} examples computing is the longer part; so it is with fewer", hint)
+    told = f"with {examples:,} examples a device communicating is still the longer part"
+    if examples == 1024:
+        return differs(told, "That is the batch of the tables: 7.6 ms of computing against 14.7 ms.")
+    return differs(told)
+
+
+# two hosts of four devices
+TWO_HOSTS = Machine("two hosts", 4, 1.0, 10**9, Link(0.0, 100.0), Link(0.0, 12.0))
+NUMBERS = 100
+
+
+def judge_two_stages(answer: Answer) -> Verdict:
+    """13.4: an all-reduce that sends only a quarter of its bytes between hosts."""
+    x = torch.arange(8.0 * NUMBERS).reshape(2, 4, NUMBERS) % 17
+    got = ts.vmap(ts.vmap(answer, axis_name="device"), axis_name="host")(x)
+    if got is None:
+        return differs("it returns None")
+    told = difference(
+        got, x.sum((0, 1)).expand(2, 4, NUMBERS), f"for eight rows of {NUMBERS} numbers, what the devices hold"
     )
-
-
-def judge_ring(answer: Answer) -> Verdict:
-    """13.1: one block of keys and values at a time, with a softmax that is put together as they come by."""
-    score = RING.score(answer)
-    if "nan" in score.wrong or "inf" in score.wrong:
+    if told:
+        return differs(told.splitlines()[0])
+    mesh = ts.AbstractMesh((2, 4), ("host", "device"))
+    both = ts.P(("host", "device"))
+    described = ts.ShapeDtypeStruct((8 * NUMBERS,), torch.float32, sharding=ts.NamedSharding(mesh, both))
+    compiled = ts.shard_map(answer, mesh=mesh, in_specs=both, out_specs=both).lower(described).compile()
+    leaving = estimate(compiled, TWO_HOSTS).host_nbytes
+    if leaving <= 4 * NUMBERS:
+        return PASSED
+    told = f"the sums are right, but {leaving:,} bytes leave each host; the target is {4 * NUMBERS}"
+    if leaving > 8 * NUMBERS - NUMBERS:
         return differs(
-            score.wrong,
-            "exp of a large score overflows. Subtract the largest score of each row that you have seen so far, and "
-            "shrink what you had added up before by exp(old - new).",
+            told,
+            "All four devices of a host send the same sums to the other host. Let each of them send a quarter: "
+            "psum_scatter first.",
         )
-    if score.wrong:
-        return differs(score.wrong)
-    gathers = score.compiled.cost_analysis().count("all_gather") > 0
-    return _too_much(
-        score,
-        "Eight blocks come by, and your own is there already: how many moves is that? After the last block, "
-        "no device needs another one.",
-        "Gathering makes room for the keys and values of all devices at once. Hold one block of each; pass it on by "
-        "ppermute."
-        if gathers
-        else "Which value of 128 x 1024 numbers do you make, or which blocks do you keep after their turn?",
-        "Each pair of blocks needs two products: scores, and weights times values.",
-    )
+    return differs(told, "One ring through all devices leaves each host once, with nearly twice the bytes of a row.")
 
 
-def judge_fsdp(answer: Answer) -> Verdict:
-    """13.2: a matrix is whole only while it is used."""
-    score = FSDP.score(answer)
-    if score.wrong.startswith("new matrix"):
-        return differs(
-            score.wrong,
-            "The loss is a mean over all examples, and each device's gradient is that of its own eight. What do you "
-            "get if you add up eight means?",
-        )
-    if score.wrong:
-        return differs(score.wrong)
-    cost = score.compiled.cost_analysis()
-    if cost.count("all_reduce") > 1:
-        return differs(
-            f"the values are right, but there are {cost.count('all_reduce')} all_reduce; only the loss needs one",
-            "No device needs a whole gradient: each one updates its own rows. Which collective adds up and cuts?",
-        )
-    return _too_much(
-        score,
-        "Count the collectives: six gathered forward, five again backward, six gradients scattered.",
-        "Gathered matrices, or their gradients, wait there. Let go of a matrix after its product, and gather it again "
-        "backward, from shard.clone(): equal steps are done once. Scatter a gradient as soon as it is made.",
-        "Forward a product for each layer, backward two, but for the first layer one.",
-    )
-
-
-def judge_pipeline(answer: Answer) -> Verdict:
-    """13.3: every stage has work in nearly every tick."""
-    score = PIPELINE.score(answer)
-    if score.wrong.startswith("what the last stage returns has the shape"):
-        return differs(
-            score.wrong, "Sixteen results leave the last stage: the first one in tick 7, the last one in tick 22."
-        )
-    if score.wrong:
-        return differs(score.wrong)
-    # a device that is done early is judged on its ticks first: they are what the puzzle is about
-    if score.flops > score.goal.flops:
-        products = score.flops // (score.goal.flops // 23)
-        return differs(
-            f"the values are right, but a device does {products} products; the target is 23",
-            "While stage 1 works on micro-batch 0, what keeps stage 0 from starting on micro-batch 1?",
-        )
-    return _too_much(
-        score,
-        "What is computed in the last tick stays where it is.",
-        "Keep only what leaves the last stage.",
-        "",
-    )
-
-
-# ---- the answer cells before they are touched: right, but wasteful ------------------------------------------------
-
-
-def _gathered_attention(q, k, v):  # type: ignore[no-untyped-def]
-    k = ts.lax.all_gather(k, "ring", tiled=True)
-    v = ts.lax.all_gather(v, "ring", tiled=True)
-    return torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1) @ v
-
-
-def _step_of_whole_matrices(shards, batch):  # type: ignore[no-untyped-def]
-    inputs, targets = batch
-    whole = [ts.lax.all_gather(shard, "data", tiled=True) for shard in shards]
-
-    def loss(whole):  # type: ignore[no-untyped-def]
-        outputs = inputs
-        for number, W in enumerate(whole):
-            outputs = (outputs.clamp(min=0) if number else outputs) @ W
-        return ((outputs - targets) ** 2).mean()
-
-    value, grads = ts.value_and_grad(loss)(whole)
-    mine = [ts.lax.psum_scatter(grad, "data", tiled=True) / 8 for grad in grads]
-    return ts.lax.pmean(value, "data"), [shard - 0.1 * grad for shard, grad in zip(shards, mine, strict=True)]
-
-
-def _one_at_a_time(W, batches):  # type: ignore[no-untyped-def]
-    right = [(i, i + 1) for i in range(7)]
-    results = []
-    for value in batches:
-        for stage in range(8):
-            value = (value @ W[0]).clamp(min=0)
-            if stage < 7:
-                value = ts.lax.ppermute(value, "stage", right)
-        results.append(value)
-    return torch.stack(results)[None]
+# 13.4's answer cell before it is touched: right, but one ring through all devices of both hosts
+def _one_ring(row):  # type: ignore[no-untyped-def]
+    return ts.lax.psum(row, ("host", "device"))
 
 
 EXERCISES = (
     Exercise(
         "13.1",
-        judge_ring,
+        judge_one_look,
         (
-            "Start with one block: what would you have to remember of it, so that a second block can be added later?",
-            "For each row remember three things: the largest score so far, the sum of the weights, the weighted sum of "
-            "the values.",
-            "When a larger score comes, multiply both sums by exp(old largest - new largest). At the end divide one "
-            "by the other. Keys and values move together, in one ppermute of the pair.",
+            "Which call in the loop needs a number? Can it wait until the loop is over?",
+            "Keep the losses as Arrays in the loop. Afterwards each fetch of an Array is a round trip: how many?",
+            "`torch.stack` makes one Array of a list of them, on their device.",
         ),
-        stub=_gathered_attention,
-        why="Of each block three things are remembered: the largest score, the sum of weights, the weighted sum. So "
-        "one block of keys and values at a time is enough, and seven moves bring them all.",
+        stub=_looking,
+        why="All steps were dispatched without a look. The losses became one Array on the device, and one fetch is one "
+        "round trip, however many steps there are.",
     ),
     Exercise(
         "13.2",
-        judge_fsdp,
+        judge_rows,
         (
-            "In which lines is a matrix whole, and how long does something still need it?",
-            "Write the backward pass by hand. For outputs = inputs @ W: the gradient by W is inputs.T @ grad, "
-            "that by inputs is grad @ W.T.",
-            "Backward, layer by layer: make the gradient of the matrix and scatter it at once; gather the matrix "
-            "anew; go on to the layer before, where clamp lets through only what was positive.",
+            "Write both times as functions of B: 2 · B · D · F operations, and the bytes of three matrices.",
+            "There are B · D numbers in x, D · F in the matrix, B · F in the result, of 2 bytes each.",
+            "Set both times equal and solve for B, or try one B after the other in a loop; then the next whole number.",
         ),
-        stub=_step_of_whole_matrices,
-        why="A matrix is whole for one product, a gradient for one reduce-scatter. Five more all-gathers buy that.",
+        why="With the bytes of x and of the result, each row adds a little to what is read and written, so a few more "
+        "rows are needed than the 295 of the matrix alone.",
     ),
     Exercise(
         "13.3",
-        judge_pipeline,
+        judge_examples,
         (
-            "Draw a table: a row for each stage, a column for each tick. Which micro-batch is where?",
-            "In tick t stage s works on micro-batch t - s. There are 16 + 8 - 1 ticks.",
-            "In each tick stage 0 takes batches[min(tick, 15)], the others what they received: "
-            "torch.where(me == 0, ...). From tick 7 on, keep what comes out.",
+            "What does each of the two times depend on: the examples of a device, or the parameters?",
+            "Computing is proportional to the examples; communicating does not change. So one program tells both.",
+            "Take `compute_s` and `communicate_s` for 1,024 examples: by which factor must the first grow? Round up.",
         ),
-        stub=_one_at_a_time,
-        why="16 micro-batches and a bubble of 7 ticks: 23 products, and 22 moves: the last tick sends nothing.",
+        why="Gradients are as large for one example as for a million, and products grow with the examples: their ratio "
+        "is the intensity of the network, and the parameters cancel in it.",
+    ),
+    Exercise(
+        "13.4",
+        judge_two_stages,
+        (
+            "The four devices of a host can add up among themselves first, over their fast wires.",
+            "If each of them then holds a quarter of the sum, it has only that to send to the other host.",
+            "Three collectives. After which one does a device have a quarter of the sum of its host, and after which "
+            "one a quarter of the sum of both?",
+        ),
+        stub=_one_ring,
+        why="Each device sends only its quarter of the sum to the other host: a reduce-scatter inside, an all-reduce "
+        "between, an all-gather inside.",
     ),
 )

@@ -1,10 +1,10 @@
 """The predictions: `lesson_NN.py` holds those of lesson NN as `PREDICTIONS`, and is found by its name alone.
 
-A lesson has four to six. Each is in a separate cell, `predict("05.a")`, before the cell that shows the result;
-`explain("05.a")` follows it. One is written like this:
+A lesson has four to six. Each is in a separate cell, `predict("07.a")`, before the cell that shows the result;
+`explain("07.a")` follows it. One is written like this:
 
     Prediction(
-        "05.a",
+        "07.a",
         question="How many bytes does the busiest device send for one all_gather of rows of 32 bytes on 8 devices?",
         choices=(
             Choice("32", misconception="a device sends its row once", answer="Once to one neighbour: seven need it."),
@@ -45,7 +45,7 @@ def predictions_of(lesson: str) -> dict[str, Prediction]:
 
 
 def prediction_of(id: str) -> Prediction:
-    """The prediction of this id, such as "05.a".
+    """The prediction of this id, such as "07.a".
 
     Raises:
         UnknownPredictionError: there is none.
@@ -57,6 +57,6 @@ def prediction_of(id: str) -> Prediction:
             f"there is no prediction {id!r}\n"
             f"  got:  {id!r}\n"
             f"  rule: the lesson, a point and the prediction's letter; there are {names}\n"
-            '  try:  predict("05.a")'
+            '  try:  predict("07.a")'
         )
     return known[id]

@@ -7,141 +7,118 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "05.a",
-        question="Each of eight devices holds a row of eight numbers. What does device 0 hold after psum of the rows?",
+        question="vmap(telling) gets 1000 examples of shape (5,). How often does `telling` print, and which shape?",
         choices=(
             Choice(
-                "one number, 28",
-                misconception="psum sums the device's own row",
-                answer="That is row.sum(), and needs no communication: psum adds across the devices.",
+                "1000 times, (5,)",
+                misconception="vmap is a loop over examples",
+                answer="A loop in Python would call the function for each example. vmap calls it once.",
             ),
             Choice(
-                "one number, 2016",
-                misconception="psum sums everything to one number",
-                answer="psum does not touch the dims of the row: it adds number 0 of all rows, number 1 of all rows, "
-                "and so on.",
+                "once, (1000, 5)",
+                misconception="the function sees the batch",
+                answer="The batch is carried along unseen: `x.shape` inside is that of one example.",
             ),
-            Choice("eight numbers, 224, 232, …, 280"),
+            Choice("once, (5,)"),
             Choice(
-                "its own row; only one device holds the sum",
-                misconception="an all-reduce leaves the sum on one device",
-                answer="That is a reduce. After an all-reduce every device has the sum.",
+                "8 times, (125, 5)",
+                misconception="vmap uses the eight devices",
+                answer="No device takes part in a vmap of plain tensors.",
             ),
         ),
-        why="psum adds elementwise across the devices, and every device gets the sum: 0 + 8 + 16 + … + 56 = 224 "
-        "comes first.",
+        why="The function runs once, on a tensor that looks like one example. Each operation in it is replaced by its "
+        "batched form.",
     ),
     Prediction(
         "05.b",
-        question="The layer's y, f32[64, 1024], has 262,144 bytes. What does the busiest device send for its "
-        "all-reduce?",
+        question="An 8 x 4 matrix on a 4 x 2 mesh, in_specs=P('a', 'b'). Which shape does the function see?",
         choices=(
-            Choice("458,752 bytes, 2 · 7/8 of y"),
             Choice(
-                "262,144 bytes, y once",
-                misconception="an all-reduce sends each byte once",
-                answer="An all-reduce has two halves: adding up, and giving the sum to all devices. Each half costs "
-                "7/8 of y.",
+                "(4,), one row",
+                misconception="shard_map takes a dim away, as vmap does",
+                answer="vmap takes the mapped dim away. shard_map keeps all dims, and makes them shorter.",
+            ),
+            Choice("(2, 2)"),
+            Choice(
+                "(8, 4)",
+                misconception="the function sees the whole",
+                answer="The whole has this shape. The function is what one device runs, on the block that it has.",
             ),
             Choice(
-                "1,835,008 bytes, y to seven others",
-                misconception="an all-reduce sends whole blocks to all others",
-                answer="That would be an all-gather of y, after which each device adds up by itself.",
-            ),
-            Choice(
-                "8 MiB, its parts of up and down",
-                misconception="weights are sent",
-                answer="The weights stay where they are: only the partial sums of y are added.",
+                "(1, 4)",
+                misconception="eight devices, eight rows",
+                answer="Dim 0 is cut by axis `a` alone, in 4 parts of 2 rows; axis `b` cuts dim 1.",
             ),
         ),
-        why="Only y is added up: 2 · 262,144 · 7/8 = 458,752 bytes, far less than the weights of 64 MiB.",
+        why="8 rows over 4 devices along a, 4 columns over 2 along b: blocks of 2 x 2.",
     ),
     Prediction(
         "05.c",
-        question="How many bytes does the busiest device send for an all_gather of rows of 32 bytes on 8 devices?",
+        question="`half_row_sums` forgets the psum, with out_specs=P('a'). What do you get?",
         choices=(
             Choice(
-                "32",
-                misconception="a device sends its row once",
-                answer="Once to one neighbour; but seven others need it.",
+                "an error when it is called",
+                misconception="out_specs is checked",
+                answer="By default no check is made here: you say that the devices along b hold the same.",
             ),
             Choice(
-                "56",
-                misconception="all collectives cost the same",
-                answer="That is the all-reduce: it sends pieces of sums. Here nothing is added, and every row must "
-                "arrive whole.",
+                "the right sums",
+                misconception="out_specs adds up what is missing",
+                answer="`out_specs` communicates nothing, so it cannot add the halves.",
             ),
             Choice(
-                "256",
-                misconception="a device also sends to itself",
-                answer="Its own copy is there already: of eight copies, seven travel.",
+                "16 numbers, two for each row",
+                misconception="all results are put together",
+                answer="`b` is not in `out_specs`: along it, the value of one device stands for all.",
             ),
-            Choice("224"),
+            Choice("8 numbers, each the sum of half a row"),
         ),
-        why="Each row must reach seven other devices: 7 × 32 = 224.",
+        why="Along b the devices hold different half sums, and the value of one of them is taken for the row.",
     ),
     Prediction(
         "05.d",
-        question="What does device 0 hold after the all-to-all of rows 0 … 7, 8 … 15, …, 56 … 63?",
+        question="`matrix` is distributed as P('b', 'a'), and in_specs says P('a', 'b'). What happens?",
         choices=(
+            Choice("it is resharded first; right sums, more bytes"),
             Choice(
-                "all 64 numbers",
-                misconception="an all-to-all is an all-gather",
-                answer="After an all-gather. Here a device sends each of the others a different piece.",
-            ),
-            Choice("0, 8, 16, …, 56: number 0 of each row"),
-            Choice(
-                "0, 1, 2, …, 7, as before",
-                misconception="an all-to-all leaves the order of numbers",
-                answer="Only number 0 stays: number j of its row goes to device j.",
+                "an error: the shardings differ",
+                misconception="in_specs describes the argument",
+                answer="In JAX with Explicit axes it is. Here `in_specs` is an instruction.",
             ),
             Choice(
-                "the sum of all rows",
-                misconception="every collective adds up",
-                answer="Nothing is added in an all-to-all: it only moves pieces.",
+                "wrong sums",
+                misconception="the devices take the blocks that they have",
+                answer="Each device gets the block that `in_specs` names, even if another device has it now.",
+            ),
+            Choice(
+                "the same, with the same bytes",
+                misconception="blocks are free to move",
+                answer="The blocks are on other devices than the function needs them: they are sent.",
             ),
         ),
-        why="Piece 0 of every device goes to device 0. All together, the table is transposed.",
+        why="in_specs is an instruction: an argument with another sharding is resharded, and that is communication.",
     ),
     Prediction(
         "05.e",
-        question="Every device but the last sends its row to the right. What does device 0 hold then?",
+        question="24 examples on 8 devices, w whole on each. What is sent, so that each has the mean loss's gradient?",
         choices=(
             Choice(
-                "its own row, since none came",
-                misconception="without a sender a device keeps its value",
-                answer="ppermute returns what arrived. A device that wants to keep its own value has it still, in row.",
+                "the examples: one all_gather",
+                misconception="a device needs all examples",
+                answer="A device needs what the other examples say about `w`, not the examples.",
             ),
             Choice(
-                "row 7, which goes around",
-                misconception="a chain is a ring",
-                answer="Only if the pair (7, 0) is in the list. It is not.",
+                "nothing",
+                misconception="w is whole on each device, and so is its gradient",
+                answer="Each device has seen 3 examples, and has their gradient only.",
             ),
-            Choice("eight zeros"),
+            Choice("gradients, of the size of w: one all_reduce"),
             Choice(
-                "an error is raised",
-                misconception="every device must receive",
-                answer="Senders and receivers must be unique, but not all devices must be in the list.",
+                "the 24 losses: one all_gather",
+                misconception="a loss is enough to get its gradient",
+                answer="A loss is one number; its gradient is computed where the example is.",
             ),
         ),
-        why="A device that is no receiver gets zeros, as in JAX. Lesson 06 makes use of that.",
-    ),
-    Prediction(
-        "05.f",
-        question="4,096 times the bytes: how much longer does the all-reduce of 16 MiB take than that of 4 KiB?",
-        choices=(
-            Choice(
-                "about 4,096 times as long",
-                misconception="time is in proportion to bytes",
-                answer="Then the small one would cost nearly nothing; but giving the order and waiting for eight "
-                "workers costs always.",
-            ),
-            Choice("longer, but by far less than 4,096 times"),
-            Choice(
-                "about as long",
-                misconception="communication costs only the call",
-                answer="True for small blocks, where the floor is all; 16 MiB must be read and added, too.",
-            ),
-        ),
-        why="Time is a floor plus bytes divided by a rate. For 4 KiB the floor is nearly all of it.",
+        why="The gradient of a mean is the mean of the gradients: 3 numbers a device, 2 * 12 * 7/8 = 21 bytes.",
     ),
 )

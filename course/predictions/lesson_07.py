@@ -7,147 +7,141 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "07.a",
-        question="A matrix of 64 x 64 has the layout P('a', 'b') on a mesh of 4 x 2. Of which matrix does CPU "
-        "0 compute the sine?",
+        question="Each of eight devices holds a row of eight numbers. What does device 0 hold after psum of the rows?",
         choices=(
             Choice(
-                "64 x 64",
-                misconception="a device computes the whole operation",
-                answer="CPU 0 has only its own shard, and the sine of a shard needs nothing else.",
+                "one number, 28",
+                misconception="psum sums the device's own row",
+                answer="That is row.sum(), and needs no communication: psum adds across the devices.",
             ),
             Choice(
-                "8 x 64",
-                misconception="eight devices always mean eight groups of rows",
-                answer="Only axis a, with 4 devices, shards the rows; axis b shards the columns.",
+                "one number, 2016",
+                misconception="psum sums everything to one number",
+                answer="psum does not touch the dims of the row: it adds number 0 of all rows, number 1 of all rows, "
+                "and so on.",
             ),
-            Choice("16 x 32"),
+            Choice("eight numbers, 224, 232, …, 280"),
             Choice(
-                "no device computes before the matrix is gathered",
-                misconception="an operation needs its operand in one place",
-                answer="An element of the sine needs one element of the operand. Nothing has to be gathered.",
+                "its own row; only one device holds the sum",
+                misconception="an all-reduce leaves the sum on one device",
+                answer="That is a reduce. After an all-reduce every device has the sum.",
             ),
         ),
-        why="64 / 4 rows and 64 / 2 columns: its shard. The sine is computed where the operand is, and stays there.",
+        why="psum adds elementwise across the devices, and every device gets the sum: 0 + 8 + 16 + … + 56 = 224 "
+        "comes first.",
     ),
     Prediction(
         "07.b",
-        question="CPU 3 has rows 16 to 31 of `left` and columns 32 to 63 of `right`. What of the product can "
-        "it compute without receiving anything?",
+        question="The layer's y, f32[64, 1024], has 262,144 bytes. What does the busiest device send for its "
+        "all-reduce?",
         choices=(
-            Choice("rows 16 to 31 and columns 32 to 63 of it, complete"),
+            Choice("458,752 bytes, 2 · 7/8 of y"),
             Choice(
-                "rows 16 to 31 of it, complete",
-                misconception="the rows of `left` are enough for rows of the product",
-                answer="A whole row of the product needs all columns of `right`; CPU 3 has half of them.",
+                "262,144 bytes, y once",
+                misconception="an all-reduce sends each byte once",
+                answer="An all-reduce has two halves: adding up, and giving the sum to all devices. Each half costs "
+                "7/8 of y.",
             ),
             Choice(
-                "all of it, but only as a partial sum",
-                misconception="every sharded product is a sum of parts",
-                answer="CPU 3 has whole rows and whole columns, so its sums over k are complete.",
+                "1,835,008 bytes, y to seven others",
+                misconception="an all-reduce sends whole blocks to all others",
+                answer="That would be an all-gather of y, after which each device adds up by itself.",
             ),
             Choice(
-                "nothing",
-                misconception="a product of sharded matrices always needs communication",
-                answer="For an element it takes a whole row and a whole column. CPU 3 has some of both.",
+                "8 MiB, its parts of up and down",
+                misconception="weights are sent",
+                answer="The weights stay where they are: only the partial sums of y are added.",
             ),
         ),
-        why="Whole rows by whole columns give a block of 16 x 32, complete. The eight blocks are the product.",
+        why="Only y is added up: 2 · 262,144 · 7/8 = 458,752 bytes, far less than the weights of 64 MiB.",
     ),
     Prediction(
         "07.c",
-        question="CPU 0 has the left half of `left` and the upper half of `right`, and multiplies them. What is that?",
+        question="How many bytes does the busiest device send for an all_gather of rows of 32 bytes on 8 devices?",
         choices=(
             Choice(
-                "a block of 32 x 32 of the product",
-                misconception="half an operand gives a block of the result",
-                answer="Its half of `left` has all 64 rows, its half of `right` all 64 columns: the result "
-                "has 64 x 64.",
+                "32",
+                misconception="a device sends its row once",
+                answer="Once to one neighbour; but seven others need it.",
             ),
             Choice(
-                "the whole product",
-                misconception="64 x 64 numbers are the whole product",
-                answer="The size is that of the product, but each sum has only 32 of its 64 terms.",
+                "56",
+                misconception="all collectives cost the same",
+                answer="That is the all-reduce: it sends pieces of sums. Here nothing is added, and every row must "
+                "arrive whole.",
             ),
             Choice(
-                "not possible: the shapes do not fit",
-                misconception="shards of a product do not multiply",
-                answer="64 x 32 by 32 x 64 is an ordinary product of matrices.",
+                "256",
+                misconception="a device also sends to itself",
+                answer="Its own copy is there already: of eight copies, seven travel.",
             ),
-            Choice("64 x 64 numbers, each of them half of a sum"),
+            Choice("224"),
         ),
-        why="Of the 64 terms of each sum CPU 0 has 32. The partial sums of two devices must be added: one all_reduce.",
+        why="Each row must reach seven other devices: 7 × 32 = 224.",
     ),
     Prediction(
         "07.d",
-        question="The all_reduce sent 16,384 bytes. Now the rows of `left` are sharded by `a` as well. How "
-        "many bytes are sent?",
+        question="What does device 0 hold after the all-to-all of rows 0 … 7, 8 … 15, …, 56 … 63?",
         choices=(
             Choice(
-                "16,384",
-                misconception="the bytes depend on the array alone",
-                answer="Each device now has only 16 of the 64 rows of the partial sum, so its message is smaller.",
+                "all 64 numbers",
+                misconception="an all-to-all is an all-gather",
+                answer="After an all-gather. Here a device sends each of the others a different piece.",
             ),
-            Choice("4,096"),
+            Choice("0, 8, 16, …, 56: number 0 of each row"),
             Choice(
-                "8,192",
-                misconception="one more axis halves the bytes",
-                answer="Axis a has 4 devices: a quarter of the rows, not half of them.",
+                "0, 1, 2, …, 7, as before",
+                misconception="an all-to-all leaves the order of numbers",
+                answer="Only number 0 stays: number j of its row goes to device j.",
             ),
             Choice(
-                "28,672",
-                misconception="with two axes the sum runs over eight devices",
-                answer="The contracted dim is sharded by b only. Devices along a have different rows: there "
-                "is nothing to add.",
+                "the sum of all rows",
+                misconception="every collective adds up",
+                answer="Nothing is added in an all-to-all: it only moves pieces.",
             ),
         ),
-        why="The partial sum is f32[16, 64] now: a quarter of the rows, of the work and of the bytes.",
+        why="Piece 0 of every device goes to device 0. All together, the table is transposed.",
     ),
     Prediction(
         "07.e",
-        question="`up` by rows, `down` by columns. Which collectives does relu(x @ up) @ down need?",
+        question="Every device but the last sends its row to the right. What does device 0 hold then?",
         choices=(
             Choice(
-                "one all_reduce of f32[64, 1024], as before",
-                misconception="rows-columns and columns-rows are the same",
-                answer="The first product is the partial sum now, and its matrix is f32[64, 8192].",
+                "its own row, since none came",
+                misconception="without a sender a device keeps its value",
+                answer="ppermute returns what arrived. A device that wants to keep its own value has it still, in row.",
             ),
             Choice(
-                "none: each device goes on with its partial sum",
-                misconception="relu may be applied to partial sums",
-                answer="relu(-3 + 5) is 2, but relu(-3) + relu(5) is 5. relu needs the complete sum.",
+                "row 7, which goes around",
+                misconception="a chain is a ring",
+                answer="Only if the pair (7, 0) is in the list. It is not.",
             ),
-            Choice("one all_reduce of f32[64, 8192]: eight times the bytes"),
+            Choice("eight zeros"),
             Choice(
-                "two all_reduces, one for each product",
-                misconception="each product costs an all_reduce",
-                answer="Once the middle is complete on every device, the second product is by whole columns, "
-                "which is free.",
+                "an error is raised",
+                misconception="every device must receive",
+                answer="Senders and receivers must be unique, but not all devices must be in the list.",
             ),
         ),
-        why="The first product has a sharded contracted dim, and relu needs its complete sums; the second "
-        "is by columns, and free.",
+        why="A device that is no receiver gets zeros, as in JAX. Lesson 08 makes use of that.",
     ),
     Prediction(
         "07.f",
-        question="One array is committed to the devices 0 to 3, another one to the devices 4 to 7. What is their sum?",
+        question="4,096 times the bytes: how much longer does the all-reduce of 16 MiB take than that of 4 KiB?",
         choices=(
-            Choice("an error"),
             Choice(
-                "an array on the devices 0 to 3",
-                misconception="the left operand decides",
-                answer="Both places are your decisions. tinyshard does not prefer the left one.",
+                "about 4,096 times as long",
+                misconception="time is in proportion to bytes",
+                answer="Then the small one would cost nearly nothing; but giving the order and waiting for eight "
+                "workers costs always.",
             ),
+            Choice("longer, but by far less than 4,096 times"),
             Choice(
-                "an array on all eight devices",
-                misconception="two sets of devices become one",
-                answer="Then both would have to be moved, each against your decision.",
-            ),
-            Choice(
-                "an array in the controller's memory",
-                misconception="the controller computes what no device can",
-                answer="The controller gives orders: an operation on Arrays always runs on devices.",
+                "about as long",
+                misconception="communication costs only the call",
+                answer="True for small blocks, where the floor is all; 16 MiB must be read and added, too.",
             ),
         ),
-        why="Committed arrays meet only where they have the same devices in the same order. device_put moves one.",
+        why="Time is a floor plus bytes divided by a rate. For 4 KiB the floor is nearly all of it.",
     ),
 )

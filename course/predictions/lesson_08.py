@@ -7,119 +7,117 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "08.a",
-        question="Batch sharded over eight devices, parameters copied. What do the devices send in one training step?",
+        question="Whole rows of 32 bytes go around a ring of eight, in 7 steps. What does each device send in all?",
         choices=(
             Choice(
-                "nothing: each device trains on its own examples",
-                misconception="the gradient of a device's examples is the gradient",
-                answer="Then the eight copies of the parameters would differ after one step: each saw 32 examples.",
+                "32 bytes",
+                misconception="a device sends only its own row",
+                answer="It sends its own row once, and then passes on six rows of others.",
             ),
             Choice(
-                "their examples, so that every device sees the whole batch",
-                misconception="the gradient of all examples needs all examples in one place",
-                answer="A gradient of a mean can be added up from parts: the gradients travel, the examples stay.",
+                "56 bytes, as psum",
+                misconception="every all-reduce sends the same bytes",
+                answer="What is sent depends on how it is done: whole rows are more than pieces of sums.",
             ),
-            Choice("one all-reduce for each parameter, and one for the loss"),
+            Choice("224 bytes"),
             Choice(
-                "one all-reduce for each layer's outputs",
-                misconception="the forward pass needs the other devices",
-                answer="Outputs belong to examples, and each device has its own: the forward pass sends nothing.",
+                "256 bytes",
+                misconception="n devices need n steps",
+                answer="After 7 steps a device has seen all eight rows: its own was there from the start.",
             ),
         ),
-        why="Each device has a partial sum of the gradient of every parameter; the sum of all is an all-reduce. "
-        "The loss is a mean over all examples too.",
+        why="7 steps of one row: 7 × 32 = 224 bytes, four times the 56 of the model of psum.",
     ),
     Prediction(
         "08.b",
-        question="Each W is sharded by rows, and gathered by a constraint in the loss. What happens to its gradient?",
+        question="Three devices start with a2, b0 and c1. Each sends to the right, and adds its own piece of the "
+        "number "
+        "that arrives. What does device 1 hold after step 1?",
         choices=(
-            Choice("an all-reduce: each device gets the whole gradient"),
+            Choice("a2 + b2"),
             Choice(
-                "a reduce-scatter: each device gets its rows",
-                misconception="a gradient is always sharded as its parameter is",
-                answer="It will be sharded in the end, but the constraint comes first: its gradient is constrained as "
-                "well, to the whole.",
+                "a2 + b0",
+                misconception="what arrives is added to what is held",
+                answer="a2 and b0 are different places of the row: only pieces of one number belong in one sum.",
             ),
             Choice(
-                "nothing: each device has the whole matrix, so also its gradient",
-                misconception="a gathered matrix gives a finished gradient",
-                answer="The matrix is whole, but the examples are not: what a device has is a partial sum.",
+                "c1 + b1",
+                misconception="to the right means from the right",
+                answer="Device 1 gets from its left neighbour, device 0, which held a2.",
+            ),
+            Choice(
+                "a0 + b0",
+                misconception="a device keeps the number of its piece",
+                answer="The sum moves on, and its number moves with it: what arrived is a2.",
             ),
         ),
-        why="The derivative of a constraint is the same constraint: what is made whole on the way forward is made "
-        "whole on the way back. A partial sum that is wanted whole is an all-reduce.",
+        why="a2 arrives from device 0, and device 1 adds its own piece number 2, b2.",
     ),
     Prediction(
         "08.c",
-        question="fsdp_step gathers four matrices and reduce-scatters four gradients. How many bytes does it send?",
+        question="me = axis_index('i') inside of the function. What does pieces[me] give for a Python list of 8 "
+        "pieces?",
         choices=(
             Choice(
-                "an eighth of 2,345,805, since each device keeps an eighth",
-                misconception="a device that keeps less sends less",
-                answer="Memory shrinks, traffic does not: every device still needs every matrix.",
+                "on each device its own piece",
+                misconception="the function runs on each device",
+                answer="The function runs once, in the controller, while it is traced: me has no value there.",
             ),
             Choice(
-                "half as many again: 3,515,981",
-                misconception="gathering comes on top of the all-reduce",
-                answer="That was the step before, and lesson 05's, which gathers twice. This one gathers once, and a "
-                "reduce-scatter is only half of an all-reduce.",
+                "piece 0 on all devices",
+                misconception="the controller is device 0",
+                answer="The controller is no device. It runs the function on stand-ins, and me stands for eight "
+                "numbers at once.",
             ),
             Choice(
-                "twice as many, as there are two collectives for each matrix",
-                misconception="each collective costs the same",
-                answer="An all-gather and a reduce-scatter send 7/8 of the matrix each, an all-reduce 2 × 7/8.",
+                "all eight pieces",
+                misconception="a traced list becomes a tensor",
+                answer="The list stays Python's own: it must choose an entry while the function is traced.",
             ),
-            Choice("the same 2,345,805"),
+            Choice("an error while the function is traced"),
         ),
-        why="An all-reduce is a reduce-scatter and an all-gather. FSDP does the same two halves, with the update "
-        "between them.",
+        why="A list needs a Python number at once, and me is a tensor without a value until the program runs.",
     ),
     Prediction(
         "08.d",
-        question="4 × 2, W2 by columns and W3 by rows. Which bytes grow when the batch has twice as many examples?",
+        question="y has 262,144 bytes, and is all-reduced by the ring of pieces. What does the program have?",
         choices=(
             Choice(
-                "all of them",
-                misconception="more examples, more bytes everywhere",
-                answer="A gradient has the size of its parameter, however many examples it was added up from.",
+                "7 collective_permutes, 262,144 bytes each",
+                misconception="the ring passes whole blocks",
+                answer="That is the ring of rows, for four times the bytes.",
             ),
-            Choice("those over model"),
+            Choice("14 collective_permutes, 32,768 bytes each"),
             Choice(
-                "those over data",
-                misconception="the batch is sharded along data, so its bytes travel there",
-                answer="Over data the gradients are added up. They have the size of the parameters, not of the batch.",
+                "7 collective_permutes, 32,768 bytes each",
+                misconception="a reduce-scatter is an all-reduce",
+                answer="After 7 steps each device has one finished piece; 7 more hand them around.",
             ),
             Choice(
-                "none, as under data parallelism",
-                misconception="only parameters are sent",
-                answer="Between W3 and the next layer partial sums of activations are added up, a row an example.",
+                "1 all_reduce, 458,752 bytes",
+                misconception="the compiler recognises an all-reduce",
+                answer="The program has what you wrote. Only psum becomes an all_reduce.",
             ),
         ),
-        why="Over model the devices add up activations and their gradients, with one row for each example. Over data "
-        "they add up gradients of parameters.",
+        why="y is cut in 8 pieces of 32,768 bytes: 7 steps to add up, 7 to hand around, 458,752 bytes in all.",
     ),
     Prediction(
         "08.e",
-        question="A training step of the layer (64 MiB of weights) on eight devices of 16 MiB. Which layout fits?",
+        question="Rows of 4 KiB. Which all-reduce by hand is the slowest?",
         choices=(
             Choice(
-                "only FSDP: each device keeps 8 MiB",
-                misconception="what is kept at the start is the peak",
-                answer="8 MiB at the start. But a product needs the whole matrix, and that alone has 32 MiB.",
+                "the ring of rows, with the most bytes",
+                misconception="bytes are time",
+                answer="It sends four times the bytes of the ring of pieces, but 28 KiB are little; it has half the "
+                "steps.",
             ),
             Choice(
-                "only columns and rows: no whole matrix is ever built",
-                misconception="what fits in the forward pass fits in training",
-                answer="No whole matrix, true. But gradients and new weights are as large as the weights: 20.5 MiB.",
+                "all are equally fast: 4 KiB are nothing",
+                misconception="a small message costs nothing",
+                answer="Each message costs its latency, however small it is, and the steps wait for each other.",
             ),
-            Choice("none of them"),
-            Choice(
-                "FSDP, and columns and rows",
-                misconception="an eighth of 64 MiB is all that counts",
-                answer="Both keep 8 MiB of weights, and both hold more at the peak: gathered matrices, or gradients.",
-            ),
+            Choice("the ring of pieces, with the most steps"),
         ),
-        why="At the peak a device holds weights, gradients and new weights, and whatever was gathered. By columns and "
-        "rows these are 20.5 MiB on eight devices, and 10.5 on sixteen.",
+        why="For small blocks the steps decide: 14 that wait for each other, beside 7 and 3.",
     ),
 )

@@ -7,120 +7,119 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "11.a",
-        question="CPU 3 is stopped. CPU 3 and CPU 4 each get an addition. What happens?",
+        question="Batch sharded over eight devices, parameters copied. What do the devices send in one training step?",
         choices=(
             Choice(
-                "an error at once: CPU 3 does not answer",
-                misconception="giving an order to a device means communicating with it",
-                answer="The controller only puts the order into a queue. It does not ask whether the device runs.",
+                "nothing: each device trains on its own examples",
+                misconception="the gradient of a device's examples is the gradient",
+                answer="Then the eight copies of the parameters would differ after one step: each saw 32 examples.",
             ),
             Choice(
-                "neither result comes",
-                misconception="one stopped device holds up all of them",
-                answer="CPU 4 has a queue of its own, and its order needs nothing of CPU 3.",
+                "their examples, so that every device sees the whole batch",
+                misconception="the gradient of all examples needs all examples in one place",
+                answer="A gradient of a mean can be added up from parts: the gradients travel, the examples stay.",
             ),
-            Choice("the result of CPU 4 comes, that of CPU 3 does not yet"),
+            Choice("one all-reduce for each parameter, and one for the loss"),
+            Choice(
+                "one all-reduce for each layer's outputs",
+                misconception="the forward pass needs the other devices",
+                answer="Outputs belong to examples, and each device has its own: the forward pass sends nothing.",
+            ),
         ),
-        why="Each device has its own queue. The order for CPU 3 waits there until the process continues.",
+        why="Each device has a partial sum of the gradient of every parameter; the sum of all is an all-reduce. "
+        "The loss is a mean over all examples too.",
     ),
     Prediction(
         "11.b",
-        question="CPU 5 is dead. What do the sum of all rows, and the row of CPU 2, give?",
+        question="Each W is sharded by rows, and gathered by a constraint in the loss. What happens to its gradient?",
         choices=(
+            Choice("an all-reduce: each device gets the whole gradient"),
             Choice(
-                "the sum waits without end; the row of CPU 2 is there",
-                misconception="a dead device looks like a stopped one",
-                answer="The end of a process is noticed at once: its connections end with it.",
-            ),
-            Choice("the sum fails at once; the row of CPU 2 is there"),
-            Choice(
-                "the sum leaves out the row of CPU 5; the row of CPU 2 is there",
-                misconception="a sum goes on without the dead device",
-                answer="A sum without one of its rows would be a wrong number. It is an error instead.",
+                "a reduce-scatter: each device gets its rows",
+                misconception="a gradient is always sharded as its parameter is",
+                answer="It will be sharded in the end, but the constraint comes first: its gradient is constrained as "
+                "well, to the whole.",
             ),
             Choice(
-                "both fail: the array is lost",
-                misconception="with one device the whole array is lost",
-                answer="Only the row of CPU 5 is lost. The seven others are where they were.",
+                "nothing: each device has the whole matrix, so also its gradient",
+                misconception="a gathered matrix gives a finished gradient",
+                answer="The matrix is whole, but the examples are not: what a device has is a partial sum.",
             ),
         ),
-        why="A death is noticed at once, and everything that needs CPU 5 fails. Other devices keep their values.",
+        why="The derivative of a constraint is the same constraint: what is made whole on the way forward is made "
+        "whole on the way back. A partial sum that is wanted whole is an all-reduce.",
     ),
     Prediction(
         "11.c",
-        question="The wait was given up. Now CPU 3 continues. What does print(total) show?",
+        question="fsdp_step gathers four matrices and reduce-scatters four gradients. How many bytes does it send?",
         choices=(
-            Choice("120.0"),
             Choice(
-                "the same error again",
-                misconception="a wait that was given up is an order that has failed",
-                answer="The wait was given up, not the order: seven devices still wait in the collective.",
+                "an eighth of 2,345,805, since each device keeps an eighth",
+                misconception="a device that keeps less sends less",
+                answer="Memory shrinks, traffic does not: every device still needs every matrix.",
             ),
             Choice(
-                "105.0, the sum without CPU 3",
-                misconception="a collective goes on without a device that is late",
-                answer="A collective ends only when all its devices have reached it.",
+                "half as many again: 3,515,981",
+                misconception="gathering comes on top of the all-reduce",
+                answer="That was the step before, and lesson 07's, which gathers twice. This one gathers once, and a "
+                "reduce-scatter is only half of an all-reduce.",
             ),
+            Choice(
+                "twice as many, as there are two collectives for each matrix",
+                misconception="each collective costs the same",
+                answer="An all-gather and a reduce-scatter send 7/8 of the matrix each, an all-reduce 2 × 7/8.",
+            ),
+            Choice("the same 2,345,805"),
         ),
-        why="Only the controller's wait ended. The seven devices waited on, CPU 3 came, and the sum was complete.",
+        why="An all-reduce is a reduce-scatter and an all-gather. FSDP does the same two halves, with the update "
+        "between them.",
     ),
     Prediction(
         "11.d",
-        question="Both threads first receive and then send. What happens?",
+        question="4 × 2, W2 by columns and W3 by rows. Which bytes grow when the batch has twice as many examples?",
         choices=(
             Choice(
-                "both are done: they do the same in the same order",
-                misconception="the same order everywhere is enough",
-                answer="The order is the same, and yet each waits for what the other one sends only afterwards.",
+                "all of them",
+                misconception="more examples, more bytes everywhere",
+                answer="A gradient has the size of its parameter, however many examples it was added up from.",
+            ),
+            Choice("those over model"),
+            Choice(
+                "those over data",
+                misconception="the batch is sharded along data, so its bytes travel there",
+                answer="Over data the gradients are added up. They have the size of the parameters, not of the batch.",
             ),
             Choice(
-                "one is done, one gives up",
-                misconception="one of the two is always first",
-                answer="Neither can be first: whichever begins has to receive, and nothing was sent.",
+                "none, as under data parallelism",
+                misconception="only parameters are sent",
+                answer="Between W3 and the next layer partial sums of activations are added up, a row an example.",
             ),
-            Choice("both give up"),
         ),
-        why="Each waits for a number that the other one sends only after it has received: a circle of two.",
+        why="Over model the devices add up activations and their gradients, with one row for each example. Over data "
+        "they add up gradients of parameters.",
     ),
     Prediction(
         "11.e",
-        question="After Ctrl-C: what has become of the hundred computations, and of the Array `numbers`?",
+        question="A training step of the layer (64 MiB of weights) on eight devices of 16 MiB. Which layout fits?",
         choices=(
             Choice(
-                "the computations run to their end; `numbers` is there",
-                misconception="Ctrl-C ends the wait and nothing else",
-                answer="It ends the wait, and it also cancels what is queued on the devices.",
+                "only FSDP: each device keeps 8 MiB",
+                misconception="what is kept at the start is the peak",
+                answer="8 MiB at the start. But a product needs the whole matrix, and that alone has 32 MiB.",
             ),
-            Choice("those not finished are cancelled; `numbers` is there"),
             Choice(
-                "everything on CPU 1 is gone",
-                misconception="an interrupt empties the device",
-                answer="What was finished before the interrupt stays valid.",
+                "only columns and rows: no whole matrix is ever built",
+                misconception="what fits in the forward pass fits in training",
+                answer="No whole matrix, true. But gradients and new weights are as large as the weights: 20.5 MiB.",
+            ),
+            Choice("none of them"),
+            Choice(
+                "FSDP, and columns and rows",
+                misconception="an eighth of 64 MiB is all that counts",
+                answer="Both keep 8 MiB of weights, and both hold more at the peak: gathered matrices, or gradients.",
             ),
         ),
-        why="An interrupt cancels what is queued and not finished. Arrays that were finished before stay valid.",
-    ),
-    Prediction(
-        "11.f",
-        question="v is 64 x 64 over 4 x 2 devices. How many bytes does v / v.sum(1, keepdim=True) send?",
-        choices=(
-            Choice(
-                "0",
-                misconception="a sum along a row stays on the device",
-                answer="The columns are cut in two, so each device has only half of each of its rows.",
-            ),
-            Choice("64"),
-            Choice(
-                "2,048",
-                misconception="a sum needs the whole row on one device",
-                answer="2,048 bytes would gather half rows. A sum can be put together from partial sums.",
-            ),
-            Choice(
-                "14,336",
-                misconception="what communicates gathers everything",
-                answer="That would bring the whole array to every device. Only the partial sums are exchanged.",
-            ),
-        ),
-        why="A device holds 16 half rows and exchanges one partial sum for each: 16 x 4 bytes, between two devices.",
+        why="At the peak a device holds weights, gradients and new weights, and whatever was gathered. By columns and "
+        "rows these are 20.5 MiB on eight devices, and 10.5 on sixteen.",
     ),
 )

@@ -45,7 +45,7 @@ class Prediction:
     """One question of a lesson, and 3 or 4 choices; their letters are a, b, c, d, in the order given.
 
     Args:
-        id: the lesson, a point and a letter, such as "05.a".
+        id: the lesson, a point and a letter, such as "07.a".
         question: what will happen in the cell that follows.
         choices: exactly one of them is right.
         why: why that one is right, for everybody.
@@ -69,7 +69,7 @@ class Prediction:
         rights = [choice for choice in self.choices if choice.is_right]
         bare = [choice for choice in self.choices if bool(choice.misconception) != bool(choice.answer)]
         rules = (
-            (ID.fullmatch(self.id), repr(self.id), 'an id is the lesson, a point and a letter, such as "05.a"'),
+            (ID.fullmatch(self.id), repr(self.id), 'an id is the lesson, a point and a letter, such as "07.a"'),
             (FEWEST <= len(self.choices) <= len(LETTERS), f"{len(self.choices)} choices", "there are 3 or 4 choices"),
             (len(rights) == 1, f"{len(rights)} without a misconception", "exactly one choice is right"),
             (not bare, f"{bare}", "a wrong choice has a misconception and an answer to it, the right one neither"),

@@ -1,132 +1,134 @@
 """Lesson 05: answers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.solutions.answers import Answers, Wrong
+from course.exercises.lesson_05 import distance
+from course.solutions.answers import Answers, Made, Wrong
 
 __all__ = ["ANSWERS"]
 
-
-def mean_of_all(losses: Any, is_real: Any) -> Any:
-    """The sum of the real losses by their number, both added over all devices."""
-    return ts.lax.psum((losses * is_real).sum(), "i") / ts.lax.psum(is_real.sum(), "i")
+P = ts.P
+lax = ts.lax
 
 
-def mean_by_gathering(losses: Any, is_real: Any) -> Any:
-    """All losses on all devices."""
-    every, mask = ts.lax.all_gather(losses, "i"), ts.lax.all_gather(is_real, "i")
-    return (every * mask).sum() / mask.sum()
+def on_blocks(function: Callable[..., Any], out_specs: ts.P | None = None) -> Made:
+    """The function on the blocks of a 4 x 2 mesh."""
+
+    def make() -> object:
+        mesh = ts.make_mesh((4, 2), ("a", "b"))
+        specs = P("a", "b")
+        return ts.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs if out_specs is None else out_specs)
+
+    return Made(make)
 
 
-def mean_of_means(losses: Any, is_real: Any) -> Any:
-    """Each device counts once; one without a real loss counts as 0."""
-    return ts.lax.pmean((losses * is_real).sum() / is_real.sum().clamp(min=1), "i")
+def square_sums(block: Any) -> Any:
+    """Of each row of a block, as a column."""
+    return (block**2).sum(1, keepdim=True)
 
 
-def only_three(row: Any) -> Any:
-    """Device 3 holds its row, all other devices zeros."""
-    return torch.where(ts.lax.axis_index("i") == 3, row, 0.0)
+def gathered(block: Any) -> Any:
+    """Wrong: right values, but the neighbour's numbers are sent."""
+    row = lax.all_gather(block, "b", axis=1, tiled=True)
+    return block / row.norm(dim=1, keepdim=True)
 
 
-def letters_from_three(row: Any) -> Any:
-    """Device 3 sends its row to each of the others, one after the other."""
-    me, heard = ts.lax.axis_index("i"), row
-    for other in (0, 1, 2, 4, 5, 6, 7):
-        heard = torch.where(me == other, ts.lax.ppermute(row, "i", [(3, other)]), heard)
-    return heard
+def by_blocks(function: Callable[..., Any], specs: Any = None, out_specs: ts.P | None = None) -> Callable[..., Any]:
+    """`function(loss, w, examples, targets)` on the blocks of eight devices."""
+
+    def pulls(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+        def on_block(w: Any, examples: Any, targets: Any) -> Any:
+            return function(loss, w, examples, targets)
+
+        mesh = ts.make_mesh((8,), ("i",))
+        in_specs = (P(), P("i"), P("i")) if specs is None else specs
+        out = P("i") if out_specs is None else out_specs
+        return ts.shard_map(on_block, mesh=mesh, in_specs=in_specs, out_specs=out)(w, examples, targets)
+
+    return pulls
 
 
-def relayed_from_three(row: Any) -> Any:
-    """Each device passes the row on to the next: seven steps, each with another sender."""
-    me, heard = ts.lax.axis_index("i"), row
-    for source in (3, 4, 5, 6, 7, 0, 1):
-        target = (source + 1) % 8
-        heard = torch.where(me == target, ts.lax.ppermute(heard, "i", [(source, target)]), heard)
-    return heard
+def gradients(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+    """Of each example."""
+    return ts.vmap(ts.grad(loss), in_axes=(None, 0, 0))(w, examples, targets)
 
 
-def doubled_from_three(row: Any) -> Any:
-    """Devices that have the row already pass it on: three steps, and device 3 sends in each."""
-    me, heard = ts.lax.axis_index("i"), row
-    for pairs in ([(3, 7)], [(3, 1), (7, 5)], [(3, 2), (7, 6), (1, 0), (5, 4)]):
-        came = ts.lax.ppermute(heard, "i", pairs)
-        for _, target in pairs:
-            heard = torch.where(me == target, came, heard)
-    return heard
+def lengths(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+    """Of each example's gradient."""
+    return gradients(loss, w, examples, targets).norm(dim=1)
 
 
-def new_piece(piece: Any, gradient: Any) -> Any:
-    """A step by the piece of the mean gradient."""
-    return piece - 0.5 * ts.lax.psum_scatter(gradient, "i", tiled=True) / 8
+def looped(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+    """Wrong: a loop over the examples of the block."""
+    return torch.stack([ts.grad(loss)(w, examples[i], targets[i]).norm() for i in range(len(examples))])
 
 
-def piece_of_all(piece: Any, gradient: Any) -> Any:
-    """The whole mean gradient, although only a piece is used."""
-    mean = ts.lax.pmean(gradient, "i")
-    return piece - 0.5 * mean.reshape(8, 8)[ts.lax.axis_index("i")]
+def together(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+    """Wrong: one number for the block."""
+    return gradients(loss, w, examples, targets).norm().reshape(1)
 
 
-def all_weights(piece: Any, gradient: Any) -> Any:
-    """All new weights on each device."""
-    return ts.lax.all_gather(piece, "i", tiled=True) - 0.5 * ts.lax.pmean(gradient, "i")
-
-
-def heads_by_gathering(block: Any) -> Any:
-    """All tokens of all heads, although only one head is kept."""
-    every = ts.lax.all_gather(block, "i", tiled=True)
-    return every.index_select(1, ts.lax.axis_index("i").reshape(1))
+def branched(v: Any) -> Any:
+    """Wrong: an `if` on a value."""
+    return torch.log(v) if v > 1 else v - 1
 
 
 ANSWERS = {
     "05.1": Answers(
-        solution=mean_of_all,
+        solution=lambda distance, points: ts.vmap(ts.vmap(distance, in_axes=(None, 0)), in_axes=(0, None))(
+            points, points
+        ),
         wrong=(
-            Wrong(mean_of_means, "A mean of means"),
-            Wrong(lambda losses, is_real: ts.lax.pmean(losses.mean(), "i"), "The padding is counted too"),
-            Wrong(lambda losses, is_real: (losses * is_real).sum() / is_real.sum(), "mean of its own losses"),
-            Wrong(lambda losses, is_real: ts.lax.psum((losses * is_real).sum(), "i") / 64, "How many losses are real"),
+            Wrong(lambda distance, points: ts.vmap(distance)(points, points), "One vmap pairs point 0 with point 0"),
             Wrong(
-                lambda losses, is_real: ts.lax.psum((losses * is_real).sum(), "i") / 50, "another number of real losses"
+                lambda distance, points: ts.vmap(distance, in_axes=(0, None))(points, points),
+                "A second vmap takes them apart",
             ),
-            Wrong(mean_by_gathering, "Which two numbers of each device"),
+            Wrong(lambda distance, points: torch.cdist(points, points), "Map the function that you are given"),
+            Wrong(
+                lambda distance, points: torch.stack([torch.stack([distance(a, b) for b in points]) for a in points]),
+                "calls the function once",
+            ),
+            Wrong(lambda _, points: ts.vmap(ts.vmap(distance))(points, points), "from *one* point to all others"),
         ),
     ),
     "05.2": Answers(
-        solution=lambda row: ts.lax.psum(only_three(row), "i"),
+        solution=on_blocks(lambda block: block / lax.psum(square_sums(block), "b").sqrt()),
         wrong=(
-            Wrong(lambda row: ts.lax.all_gather(row, "i")[3], "seven are thrown away"),
-            Wrong(letters_from_three, "by several permutations"),
-            Wrong(relayed_from_three, "by several permutations"),
-            Wrong(doubled_from_three, "by several permutations"),
-            Wrong(lambda row: ts.lax.ppermute(row, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
-            Wrong(lambda row: ts.lax.psum(row, "i"), "only device 3 counts"),
-            Wrong(only_three, "Which collectives end like that"),
+            Wrong(on_blocks(lambda block: block / square_sums(block).sqrt()), "need from its neighbour"),
+            Wrong(on_blocks(lambda block: block / lax.psum(square_sums(block).sqrt(), "b")), "Lengths do not add"),
+            Wrong(on_blocks(lambda block: block / lax.psum(square_sums(block), "b")), "the length is its root"),
+            Wrong(on_blocks(lambda block: block / lax.psum(square_sums(block), "a").sqrt()), "what is missing"),
+            Wrong(on_blocks(gathered), "one number for each row"),
+            Wrong(
+                on_blocks(lambda block: block / lax.psum(square_sums(block), "b").sqrt(), P("a")),
+                "back where `in_specs` took it from",
+            ),
+            Wrong(lambda matrix: matrix / matrix.norm(dim=1, keepdim=True), "write what one device runs"),
         ),
     ),
     "05.3": Answers(
-        solution=new_piece,
+        solution=by_blocks(lengths),
         wrong=(
-            Wrong(piece_of_all, "Which collective stops there"),
-            Wrong(
-                lambda piece, gradient: piece - 0.5 * ts.lax.psum_scatter(gradient, "i", tiled=True),
-                "The task says their mean",
-            ),
-            Wrong(lambda piece, gradient: piece - 0.5 * ts.lax.psum_scatter(gradient, "i") / 8, "`tiled=True` allows"),
-            Wrong(all_weights, "only its own piece of 8"),
-            Wrong(lambda piece, gradient: piece - 0.5 * gradient[:8], "Which numbers of the mean gradient"),
+            Wrong(lengths, "gives each device a block"),
+            Wrong(by_blocks(gradients), "Nearly: take the length"),
+            Wrong(by_blocks(lengths, out_specs=P()), "Each has three of the 24"),
+            Wrong(by_blocks(lengths, P(), P()), "three for each device"),
+            Wrong(by_blocks(together), "takes its three examples apart"),
+            Wrong(by_blocks(looped), "A loop in the block grows with the block"),
         ),
     ),
     "05.4": Answers(
-        solution=lambda block: ts.lax.all_to_all(block, "i", 1, 0, tiled=True),
+        solution=lambda v: torch.where(v > 1, torch.log(torch.where(v > 1, v, 1.0)), v - 1),
         wrong=(
-            Wrong(heads_by_gathering, "Which collective sends each device only its piece"),
-            Wrong(lambda block: ts.lax.all_to_all(block, "i", 0, 1, tiled=True), "the one of its 8 heads"),
-            Wrong(lambda block: ts.lax.all_to_all(block, "i", 1, 1, tiled=True), "the tokens are to be joined"),
-            Wrong(lambda block: ts.lax.all_to_all(block, "i", 1, 0), "stacked in a new dim"),
-            Wrong(lambda block: block.reshape(32, 1, 2), "Piece j of a device's block"),
+            Wrong(branched, "chooses for each"),
+            Wrong(lambda v: torch.where(v > 1, torch.log(v), v - 1), "infinity is nan"),
+            Wrong(lambda v: torch.where(v > 1, torch.log(v.abs()), v - 1), "infinity is nan"),
+            Wrong(lambda v: torch.where(v > 1, v - 1, torch.log(v.clamp(min=1.0))), "The two branches are exchanged"),
         ),
     ),
 }

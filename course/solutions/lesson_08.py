@@ -5,68 +5,149 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.lesson_08 import BY_COLUMNS, BY_ROWS, WHOLE, loss, network
 from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-P = ts.P
-BOTH = P(("host", "device"))
-COUNTING = torch.cat([torch.ones(250), torch.zeros(6)])
+RIGHT = [(j, (j + 1) % 8) for j in range(8)]
+LEFT = [(j, (j - 1) % 8) for j in range(8)]
 
 
-def loss_of_rest(params: Any, batch: Any, counts: Any) -> Any:
-    """08.1."""
-    inputs, targets = batch
-    each = ((network(params, inputs) - targets) ** 2).sum(-1)
-    return (each * counts).sum() / counts.sum()
+def with_halo(row: Any) -> Any:
+    """The edges of both neighbours around the row."""
+    left, right = ts.lax.ppermute(row[-1:], "i", RIGHT), ts.lax.ppermute(row[:1], "i", LEFT)
+    return torch.cat([left, row, right])
 
 
-def mean_of_weighted(params: Any, batch: Any, counts: Any) -> Any:
-    """Wrong: divides by the number of rows."""
-    inputs, targets = batch
-    return (((network(params, inputs) - targets) ** 2).sum(-1) * counts).mean()
+def halo_of_rows(row: Any) -> Any:
+    """Whole rows travel, and are cut afterwards."""
+    left, right = ts.lax.ppermute(row, "i", RIGHT), ts.lax.ppermute(row, "i", LEFT)
+    return torch.cat([left[-1:], row, right[:1]])
 
 
-def weighted_inputs(params: Any, batch: Any, counts: Any) -> Any:
-    """Wrong: zeros as inputs still give outputs."""
-    inputs, targets = batch
-    return loss(params, (inputs * counts[:, None], targets))
+def halo_of_all(row: Any) -> Any:
+    """All rows on each device."""
+    rows, me = ts.lax.all_gather(row, "i"), ts.lax.axis_index("i")
+    return torch.cat([rows[(me - 1) % 8][-1:], row, rows[(me + 1) % 8][:1]])
 
 
-def sliced(params: Any, batch: Any, counts: Any) -> Any:
-    """Wrong: right values, but rows travel."""
-    inputs, targets = batch
-    return loss(params, (inputs[:250], targets[:250]))
+def halo_of_a_chain(row: Any) -> Any:
+    """The ring is open."""
+    left, right = ts.lax.ppermute(row[-1:], "i", RIGHT[:-1]), ts.lax.ppermute(row[:1], "i", LEFT[1:])
+    return torch.cat([left, row, right])
+
+
+def exchanged_halo(row: Any) -> Any:
+    """To the wrong side."""
+    left, right = ts.lax.ppermute(row[-1:], "i", LEFT), ts.lax.ppermute(row[:1], "i", RIGHT)
+    return torch.cat([left, row, right])
+
+
+def far_halo(row: Any) -> Any:
+    """The far end of each neighbour."""
+    left, right = ts.lax.ppermute(row[:1], "i", RIGHT), ts.lax.ppermute(row[-1:], "i", LEFT)
+    return torch.cat([left, row, right])
+
+
+def sum_so_far(row: Any) -> Any:
+    """Sums of 2, 4 and 8 rows; zeros from where no device is."""
+    for distance in (1, 2, 4):
+        row = row + ts.lax.ppermute(row, "i", [(j, j + distance) for j in range(8 - distance)])
+    return row
+
+
+def sum_along_a_chain(row: Any) -> Any:
+    """Row by row, in seven steps."""
+    total = row
+    for _ in range(7):
+        row = ts.lax.ppermute(row, "i", RIGHT[:-1])
+        total = total + row
+    return total
+
+
+def sum_around_a_ring(row: Any) -> Any:
+    """Doubling that goes all the way around."""
+    for distance in (1, 2, 4):
+        row = row + ts.lax.ppermute(row, "i", [(j, (j + distance) % 8) for j in range(8)])
+    return row
+
+
+def sum_from_here_on(row: Any) -> Any:
+    """The devices after this one, not those before it."""
+    for distance in (1, 2, 4):
+        row = row + ts.lax.ppermute(row, "i", [(j + distance, j) for j in range(8 - distance)])
+    return row
+
+
+def masked_sum(row: Any) -> Any:
+    """All rows on each device, which adds the first ones."""
+    is_before = torch.arange(8) <= ts.lax.axis_index("i")
+    return torch.where(is_before.reshape(8, 1), ts.lax.all_gather(row, "i"), 0.0).sum(0)
+
+
+def unordered_gather(row: Any) -> Any:
+    """The rows of me, me + 1, me + 2 and so on."""
+    held = row.reshape(1, 8)
+    for distance in (1, 2, 4):
+        pairs = [(j, (j - distance) % 8) for j in range(8)]
+        held = torch.cat([held, ts.lax.ppermute(held, "i", pairs)])
+    return held
+
+
+def gather_in_three(row: Any) -> Any:
+    """The rows of me, me + 1, me + 2 and so on, put in order."""
+    return unordered_gather(row)[(torch.arange(8) - ts.lax.axis_index("i")) % 8]
+
+
+def gather_in_seven(row: Any) -> Any:
+    """Row by row around the ring."""
+    arrived = [row]
+    for _ in range(7):
+        arrived.append(ts.lax.ppermute(arrived[-1], "i", RIGHT))
+    return torch.stack(arrived)[(ts.lax.axis_index("i") - torch.arange(8)) % 8]
 
 
 ANSWERS = {
     "08.1": Answers(
-        solution=(COUNTING, loss_of_rest),
+        solution=with_halo,
         wrong=(
-            Wrong((COUNTING, mean_of_weighted), "divided by 256"),
-            Wrong((COUNTING, weighted_inputs), "The padding is in it"),
-            Wrong((torch.ones(256), loss_of_rest), "The padding is in it"),
-            Wrong((torch.ones(250), loss_of_rest), "Which rows are to count"),
-            Wrong((COUNTING, sliced), "Rows travel"),
+            Wrong(halo_of_rows, "Cut the edge off *before* it is sent"),
+            Wrong(halo_of_all, "Which two devices have what is needed"),
+            Wrong(halo_of_a_chain, "In a ring device 7 sends to device 0"),
+            Wrong(exchanged_halo, "Left and right are exchanged"),
+            Wrong(far_halo, "Which number of the left neighbour is next to your first"),
+            Wrong(lambda row: torch.cat([row[-1:], row, row[:1]]), "Two permutations"),
         ),
     ),
     "08.2": Answers(
-        solution=(P("device"), BOTH),
+        solution=sum_so_far,
         wrong=(
-            Wrong((P("host"), BOTH), "along which axis do shards"),
-            Wrong((P("device"), P("device")), "Work is done twice"),
-            Wrong((P(("device", "host")), BOTH), "gathered through the cable"),
-            Wrong((P(), BOTH), "Too much is held"),
+            Wrong(sum_along_a_chain, "Right, in 7 steps"),
+            Wrong(sum_around_a_ring, "Which pairs must be missing"),
+            Wrong(lambda row: ts.lax.psum(row, "i"), "Which pairs must be missing"),
+            Wrong(lambda row: sum_so_far(row) - row, "own row is missing"),
+            Wrong(sum_from_here_on, "those *after* it"),
+            Wrong(masked_sum, "`ppermute` alone is allowed"),
         ),
     ),
     "08.3": Answers(
-        solution=[BY_COLUMNS, BY_ROWS, BY_COLUMNS, BY_ROWS],
+        solution=8_800_000,
         wrong=(
-            Wrong([WHOLE, BY_COLUMNS, BY_ROWS, BY_COLUMNS], "it is still whole"),
-            Wrong([BY_ROWS, BY_ROWS, BY_COLUMNS, BY_ROWS], "must be by columns"),
-            Wrong([BY_COLUMNS] * 4, "what must happen between them"),
-            Wrong([BY_COLUMNS, WHOLE, WHOLE, WHOLE], "Which weight is the largest"),
+            Wrong(8.8, "In bytes, please"),
+            Wrong(11_000_000, "With 8 devices it is 2 · 7/8"),
+            Wrong(5_176_470, "one half of the ring's bytes"),
+            Wrong(3_200_000, "one half of the ring's steps"),
+            Wrong(1_000_000, "How many steps more"),
+        ),
+    ),
+    "08.4": Answers(
+        solution=gather_in_three,
+        wrong=(
+            Wrong(gather_in_seven, "Right, in 7 steps"),
+            Wrong(unordered_gather, "in another order on each device"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i"), "Build it from `ppermute` alone"),
+            Wrong(lambda row: gather_in_three(row).flatten(), "All in one dim"),
+            Wrong(lambda row: row.reshape(1, 8).expand(8, 8), "From how far away"),
         ),
     ),
 }

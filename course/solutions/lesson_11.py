@@ -1,113 +1,72 @@
 """Lesson 11: answers."""
 
-from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 import tinyshard as ts
+from course.exercises.lesson_11 import BY_COLUMNS, BY_ROWS, WHOLE, loss, network
 from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
 P = ts.P
-Devices = Sequence[Any]
+BOTH = P(("host", "device"))
+COUNTING = torch.cat([torch.ones(250), torch.zeros(6)])
 
 
-def alive(devices: Devices) -> list[int]:
-    """11.2: a device that has a pid is alive."""
-    found = []
-    for device in devices:
-        try:
-            found.append(device.id if device.pid else -1)
-        except ts.DeviceLostError:
-            continue
-    return found
+def loss_of_rest(params: Any, batch: Any, counts: Any) -> Any:
+    """11.1."""
+    inputs, targets = batch
+    each = ((network(params, inputs) - targets) ** 2).sum(-1)
+    return (each * counts).sum() / counts.sum()
 
 
-def alive_all(devices: Devices) -> list[int]:
-    """Every device has an id, dead or alive."""
-    return [device.id for device in devices]
+def mean_of_weighted(params: Any, batch: Any, counts: Any) -> Any:
+    """Wrong: divides by the number of rows."""
+    inputs, targets = batch
+    return (((network(params, inputs) - targets) ** 2).sum(-1) * counts).mean()
 
 
-def alive_uncaught(devices: Devices) -> list[int]:
-    """The first dead one ends it with an error."""
-    return [device.id for device in devices if device.pid]
+def weighted_inputs(params: Any, batch: Any, counts: Any) -> Any:
+    """Wrong: zeros as inputs still give outputs."""
+    inputs, targets = batch
+    return loss(params, (inputs * counts[:, None], targets))
 
 
-def alive_until_first(devices: Devices) -> list[int]:
-    """The `try` is around the loop: the first dead one ends it."""
-    found = []
-    try:
-        for device in devices:
-            if device.pid:
-                found.append(device.id)
-    except ts.DeviceLostError:
-        pass
-    return found
-
-
-def order(device: int) -> list[str]:
-    """11.3: every other device receives first."""
-    return ["receive", "send"] if device % 2 else ["send", "receive"]
-
-
-def order_all_receive(device: int) -> list[str]:
-    """All wait for a number that was not sent."""
-    return ["receive", "send"]
-
-
-def order_one_receives(device: int) -> list[str]:
-    """It gets done, one pair after another."""
-    return ["receive", "send"] if device == 0 else ["send", "receive"]
-
-
-def order_forgets(device: int) -> list[str]:
-    """No device receives."""
-    return ["send"]
+def sliced(params: Any, batch: Any, counts: Any) -> Any:
+    """Wrong: right values, but rows travel."""
+    inputs, targets = batch
+    return loss(params, (inputs[:250], targets[:250]))
 
 
 ANSWERS = {
     "11.1": Answers(
-        solution=[False, True, False, True],
+        solution=(COUNTING, loss_of_rest),
         wrong=(
-            Wrong([False, True, True, True], "where are its numbers kept"),
-            Wrong([False, True, False, False], "In whose memory is a plain tensor"),
-            Wrong([False, False, False, True], "not the pool"),
-            Wrong([True, True, False, True], "in whose memory its numbers are"),
+            Wrong((COUNTING, mean_of_weighted), "divided by 256"),
+            Wrong((COUNTING, weighted_inputs), "The padding is in it"),
+            Wrong((torch.ones(256), loss_of_rest), "The padding is in it"),
+            Wrong((torch.ones(250), loss_of_rest), "Which rows are to count"),
+            Wrong((COUNTING, sliced), "Rows travel"),
         ),
     ),
     "11.2": Answers(
-        solution=alive,
+        solution=(P("device"), BOTH),
         wrong=(
-            Wrong(alive_all, "Ask for the pid"),
-            Wrong(alive_uncaught, "in a `try` of its own"),
-            Wrong(alive_until_first, "inside the loop"),
+            Wrong((P("host"), BOTH), "along which axis do shards"),
+            Wrong((P("device"), P("device")), "Work is done twice"),
+            Wrong((P(("device", "host")), BOTH), "gathered through the cable"),
+            Wrong((P(), BOTH), "Too much is held"),
         ),
     ),
     "11.3": Answers(
-        solution=order,
+        solution=[BY_COLUMNS, BY_ROWS, BY_COLUMNS, BY_ROWS],
         wrong=(
-            Wrong(order_all_receive, "They must differ"),
-            Wrong(order_one_receives, "Let half of them differ"),
-            Wrong(order_forgets, "Draw the ring"),
-        ),
-    ),
-    "11.4": Answers(
-        solution=["ask again", "start afresh", "fix my line", "compute again"],
-        wrong=(
-            Wrong(["start afresh", "start afresh", "fix my line", "compute again"], "a fresh pool costs all arrays"),
-            Wrong(["ask again", "ask again", "fix my line", "compute again"], "a dead process does not come back"),
-            Wrong(["ask again", "start afresh", "compute again", "compute again"], "fails again, on a fresh pool too"),
-            Wrong(["ask again", "start afresh", "fix my line", "ask again"], "never comes by itself"),
-        ),
-    ),
-    "11.5": Answers(
-        solution=(P(None, "d"), P(None, "d")),
-        wrong=(
-            Wrong((P(None, "d"), P("d")), "may then not be cut"),
-            Wrong((P(None, "d"), P()), "Both must be cut"),
-            Wrong((P(), P(None, "d")), "Both must be cut"),
-            Wrong((P("d"), P(None, "d")), "Look at `up`"),
-            Wrong(P(None, "d"), "Which whole thing does the median"),
+            Wrong([WHOLE, BY_COLUMNS, BY_ROWS, BY_COLUMNS], "it is still whole"),
+            Wrong([BY_ROWS, BY_ROWS, BY_COLUMNS, BY_ROWS], "must be by columns"),
+            Wrong([BY_COLUMNS] * 4, "what must happen between them"),
+            Wrong([BY_COLUMNS, WHOLE, WHOLE, WHOLE], "Which weight is the largest"),
         ),
     ),
 }

@@ -1,113 +1,113 @@
 """Lesson 12: answers."""
 
-import torch
+from collections.abc import Sequence
+from typing import Any
 
 import tinyshard as ts
 from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-
-def train(w, steps):  # type: ignore[no-untyped-def]
-    """12.1: keeps the losses on the device, and fetches one array of them."""
-    losses = []
-    for _ in range(steps):
-        w = w - 0.1 * w
-        losses.append((w * w).sum())
-    return w, ts.device_get(torch.stack(losses))
+P = ts.P
+Devices = Sequence[Any]
 
 
-def train_fetching_one_by_one(w, steps):  # type: ignore[no-untyped-def]
-    """After the loop, but each loss for itself."""
-    losses = []
-    for _ in range(steps):
-        w = w - 0.1 * w
-        losses.append((w * w).sum())
-    return w, [float(loss) for loss in losses]
+def alive(devices: Devices) -> list[int]:
+    """12.2: a device that has a pid is alive."""
+    found = []
+    for device in devices:
+        try:
+            found.append(device.id if device.pid else -1)
+        except ts.DeviceLostError:
+            continue
+    return found
 
 
-def train_without_looking(w, steps):  # type: ignore[no-untyped-def]
-    """Leaves the looking to the caller."""
-    losses = []
-    for _ in range(steps):
-        w = w - 0.1 * w
-        losses.append((w * w).sum())
-    return w, losses
+def alive_all(devices: Devices) -> list[int]:
+    """Every device has an id, dead or alive."""
+    return [device.id for device in devices]
 
 
-def train_here(w, steps):  # type: ignore[no-untyped-def]
-    """Fetches w, and trains in the controller."""
-    w = ts.device_get(w)
-    losses = []
-    for _ in range(steps):
-        w = w - 0.1 * w
-        losses.append((w * w).sum())
-    return w, losses
+def alive_uncaught(devices: Devices) -> list[int]:
+    """The first dead one ends it with an error."""
+    return [device.id for device in devices if device.pid]
 
 
-def train_waiting_too(w, steps):  # type: ignore[no-untyped-def]
-    """One fetch of the losses, and a wait for w."""
-    losses = []
-    for _ in range(steps):
-        w = w - 0.1 * w
-        losses.append((w * w).sum())
-    return w.block_until_ready(), ts.device_get(torch.stack(losses))
+def alive_until_first(devices: Devices) -> list[int]:
+    """The `try` is around the loop: the first dead one ends it."""
+    found = []
+    try:
+        for device in devices:
+            if device.pid:
+                found.append(device.id)
+    except ts.DeviceLostError:
+        pass
+    return found
 
 
-def in_stages(row):  # type: ignore[no-untyped-def]
-    """12.4: add up within the host, then a quarter each between the hosts, then tell the host."""
-    part = ts.lax.psum_scatter(row, "device", tiled=True)
-    return ts.lax.all_gather(ts.lax.psum(part, "host"), "device", tiled=True)
+def order(device: int) -> list[str]:
+    """12.3: every other device receives first."""
+    return ["receive", "send"] if device % 2 else ["send", "receive"]
 
 
-def in_one_ring(row):  # type: ignore[no-untyped-def]
-    """One ring through all eight devices, in another order."""
-    return ts.lax.psum(row, ("device", "host"))
+def order_all_receive(device: int) -> list[str]:
+    """All wait for a number that was not sent."""
+    return ["receive", "send"]
 
 
-def whole_rows_between(row):  # type: ignore[no-untyped-def]
-    """Two stages, but each device carries the whole sum to the other host."""
-    return ts.lax.psum(ts.lax.psum(row, "device"), "host")
+def order_one_receives(device: int) -> list[str]:
+    """It gets done, one pair after another."""
+    return ["receive", "send"] if device == 0 else ["send", "receive"]
 
 
-def one_host_alone(row):  # type: ignore[no-untyped-def]
-    """Adds up within the host, and leaves it at that."""
-    return ts.lax.psum(row, "device")
+def order_forgets(device: int) -> list[str]:
+    """No device receives."""
+    return ["send"]
 
 
 ANSWERS = {
     "12.1": Answers(
-        solution=train,
+        solution=[False, True, False, True],
         wrong=(
-            Wrong(train_fetching_one_by_one, "What makes one array of them"),
-            Wrong(train_without_looking, "still on the device"),
-            Wrong(train_here, "w stays where it is"),
-            Wrong(train_waiting_too, "nothing else may be looked at"),
+            Wrong([False, True, True, True], "where are its numbers kept"),
+            Wrong([False, True, False, False], "In whose memory is a plain tensor"),
+            Wrong([False, False, False, True], "not the pool"),
+            Wrong([True, True, False, True], "in whose memory its numbers are"),
         ),
     ),
     "12.2": Answers(
-        solution=310,
+        solution=alive,
         wrong=(
-            Wrong(295, "the matrix alone"),
-            Wrong(299, "the result is not"),
-            Wrong(309, "the next whole number"),
-            Wrong(148, "Write both times as functions of B"),
+            Wrong(alive_all, "Ask for the pid"),
+            Wrong(alive_uncaught, "in a `try` of its own"),
+            Wrong(alive_until_first, "inside the loop"),
         ),
     ),
     "12.3": Answers(
-        solution=1997,
+        solution=order,
         wrong=(
-            Wrong(2048, "not the smallest"),
-            Wrong(1024, "the batch of the tables"),
-            Wrong(1996, "What does each of the two times depend on"),
+            Wrong(order_all_receive, "They must differ"),
+            Wrong(order_one_receives, "Let half of them differ"),
+            Wrong(order_forgets, "Draw the ring"),
         ),
     ),
     "12.4": Answers(
-        solution=in_stages,
+        solution=["ask again", "start afresh", "fix my line", "compute again"],
         wrong=(
-            Wrong(in_one_ring, "nearly twice the bytes of a row"),
-            Wrong(whole_rows_between, "psum_scatter first"),
-            Wrong(one_host_alone, "add up among themselves first"),
+            Wrong(["start afresh", "start afresh", "fix my line", "compute again"], "a fresh pool costs all arrays"),
+            Wrong(["ask again", "ask again", "fix my line", "compute again"], "a dead process does not come back"),
+            Wrong(["ask again", "start afresh", "compute again", "compute again"], "fails again, on a fresh pool too"),
+            Wrong(["ask again", "start afresh", "fix my line", "ask again"], "never comes by itself"),
+        ),
+    ),
+    "12.5": Answers(
+        solution=(P(None, "d"), P(None, "d")),
+        wrong=(
+            Wrong((P(None, "d"), P("d")), "may then not be cut"),
+            Wrong((P(None, "d"), P()), "Both must be cut"),
+            Wrong((P(), P(None, "d")), "Both must be cut"),
+            Wrong((P("d"), P(None, "d")), "Look at `up`"),
+            Wrong(P(None, "d"), "Which whole thing does the median"),
         ),
     ),
 }

@@ -1,4 +1,4 @@
-"""Lesson 04: choose in_axes and out_axes; see which numbers make up an example, and where its result goes."""
+"""Lesson 05: choose in_axes and out_axes; see which numbers make up an example, and where its result goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 08: memory, traffic and work of a training step, for a layout beside one device, copies and FSDP."""
+"""Lesson 11: memory, traffic and work of a training step, for a layout beside one device, copies and FSDP."""
 
 from __future__ import annotations
 

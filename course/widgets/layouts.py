@@ -1,4 +1,4 @@
-"""Lesson 07: two operand layouts in; out come the program, the result's layout, the bytes and the work."""
+"""Lesson 04: two operand layouts in; out come the program, the result's layout, the bytes and the work."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Planned:
         specs: of left, right and the result.
         layouts: likewise.
         program: its text.
-        nbytes: what the busiest device sends, by the model of lesson 05.
+        nbytes: what the busiest device sends, by the model of lesson 03.
         flops: what one device computes.
         traffic: the collectives, as "all_reduce over b, once".
         modelled_s: how long it takes on the planner's laptop, with perfect overlap and with none.

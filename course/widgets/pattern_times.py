@@ -1,4 +1,4 @@
-"""What a pattern of lessons 05 and 06 takes on the devices: on the rows of the picture, and on rows of 1 MiB."""
+"""What a pattern of lessons 07 and 08 takes on the devices: on the rows of the picture, and on rows of 1 MiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 12: choose a machine; see for each layout two bounds for the time of a step, the memory and the bytes."""
+"""Lesson 13: choose a machine; see for each layout two bounds for the time of a step, the memory and the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 13: the steps of a program one after the other, and the memory that a device holds during each."""
+"""Lesson 18: the steps of a program one after the other, and the memory that a device holds during each."""
 
 from __future__ import annotations
 

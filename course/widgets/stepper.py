@@ -1,4 +1,4 @@
-"""Lesson 05: step through a collective: the messages between devices, and what each holds before and after."""
+"""Lesson 07: step through a collective: the messages between devices, and what each holds before and after."""
 
 from __future__ import annotations
 

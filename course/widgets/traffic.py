@@ -7,7 +7,7 @@ whose numbers are in it:
 
     5 = 0b101    the numbers of device 0 and of device 2, added up
 
-So the origins are right for functions that copy, cut and add, as the collectives of lesson 05 do.
+So the origins are right for functions that copy, cut and add, as the collectives of lesson 07 do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lesson 04: the view of the whole beside the view of one device, for shard_map and pmap."""
+"""Lesson 05: the view of the whole beside the view of one device, for shard_map and pmap."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def _told(views: Views) -> list[str]:
 def _sent(views: Views) -> str:
     if not views.nbytes:
         return "no device sends anything"
-    return f"the busiest device sends at least {views.nbytes} bytes, by the model of lesson 05"
+    return f"the busiest device sends at least {views.nbytes} bytes, by the model of lesson 07"
 
 
 def _numbers(values: tuple[float, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Lesson 11: which device waits for which. Devices, the lists that they work through, and an arrow for each wait."""
+"""Lesson 12: which device waits for which. Devices, the lists that they work through, and an arrow for each wait."""
 
 from __future__ import annotations
 

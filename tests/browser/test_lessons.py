@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 LESSONS = find_lessons(shipped_folder())
 # between them a dropdown, a slider, a button, predictions, exercises and a picture of the processes themselves
-PART = ("00", "05", "10")
-MORE_THAT_IMPORT_TORCH = {"12": 4}  # by lesson: two launchers on two hosts, and an agent of each
+PART = ("00", "07", "10")
+MORE_THAT_IMPORT_TORCH = {"13": 4}  # by lesson: two launchers on two hosts, and an agent of each
 
 
 def visualizers_of(lesson: Lesson) -> dict[str, str]:

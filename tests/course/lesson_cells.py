@@ -14,7 +14,7 @@ from course.lessons import find_lessons, shipped_folder
 
 LESSONS = {lesson.number: lesson.path for lesson in find_lessons(shipped_folder())}
 # The appendix is to be read, and the capstone is three large exercises at its end.
-APPENDIX, CAPSTONE = "A", "13"
+APPENDIX, CAPSTONE = "A", "18"
 
 # What a minute goes to, for somebody who reads every word, writes each prediction down and touches the picture.
 WORDS_A_MINUTE = 200

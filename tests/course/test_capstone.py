@@ -7,21 +7,21 @@ import tinyshard as ts
 from course.capstone import FSDP, PIPELINE, RING, queries_keys_values
 from course.exercises import exercises_of
 from course.exercises.exercise import is_untouched
-from course.solutions import lesson_13 as solutions
+from course.solutions import lesson_18 as solutions
 from tests.course.lesson_cells import LESSONS, stored_cells
 
 
 def answer_cell(number):
     """The function that stands in an answer cell of the lesson, as it is shipped."""
-    (source,) = [cell["source"] for cell in stored_cells(LESSONS["13"]) if cell["id"] == f"exercise-{number}-answer"]
+    (source,) = [cell["source"] for cell in stored_cells(LESSONS["18"]) if cell["id"] == f"exercise-{number}-answer"]
     scope = {"torch": torch, "ts": ts}
     exec(compile(source, "a cell", "exec"), scope)
-    return scope[f"answer_13_{number}"]
+    return scope[f"answer_18_{number}"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_the_answer_cells_of_the_lesson_count_as_untouched(number):
-    assert is_untouched(answer_cell(number), exercises_of("13")[f"13.{number}"].stub)
+    assert is_untouched(answer_cell(number), exercises_of("18")[f"18.{number}"].stub)
 
 
 @pytest.mark.parametrize("number, puzzle", [(1, RING), (2, FSDP), (3, PIPELINE)])

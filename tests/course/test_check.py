@@ -175,7 +175,10 @@ def test_a_damaged_progress_file_counts_as_empty(
 ) -> None:
     (tmp_path / PROGRESS).write_text(damaged)
     assert said(capsys, 3) == ["99.1: passed"]
-    assert json.loads((tmp_path / PROGRESS).read_text()) == {"99.1": {"wrong": 0, "passed": True}}
+    assert json.loads((tmp_path / PROGRESS).read_text()) == {
+        "edition": 3,
+        "exercises": {"99.1": {"wrong": 0, "passed": True}},
+    }
 
 
 def test_what_two_kernels_write_at_once_is_both_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

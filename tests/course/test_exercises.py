@@ -29,7 +29,7 @@ def answers_of(id: str) -> Answers:
 
 
 # Compiled or traced over and over, and told by the judge what another wrong answer to the same exercise is told.
-EXPENSIVE_AND_ALIKE = ("08.2-wrong-4", "09.4-wrong-4")
+EXPENSIVE_AND_ALIKE = ("11.2-wrong-4", "09.4-wrong-4")
 WRONG = mostly_whole(
     [
         pytest.param(id, wrong, id=f"{id}-wrong-{number}")
@@ -181,14 +181,14 @@ OTHER_RIGHT_ANSWERS = [
     ("03.1", lambda array, row, column: tuple(answers_of("03.1").solution(array, row, column))),  # type: ignore[operator]
     ("03.2", fetch_of_named_data),
     ("03.2", fetch_after_waiting),
-    ("04.1", table_by_names),
-    ("04.3", pulls_by_names),
-    ("06.3", Fraction(110) * 100_000 / Fraction(5, 4)),
-    ("11.2", lambda devices: tuple(answers_of("11.2").solution(devices))),  # type: ignore[operator]
-    ("11.5", [ts.P(None, "d"), ts.P(None, "d")]),
-    ("12.2", np.int64(310)),
-    ("12.3", torch.tensor(1997)),
-    ("12.3", 1997.0),
+    ("05.1", table_by_names),
+    ("05.3", pulls_by_names),
+    ("08.3", Fraction(110) * 100_000 / Fraction(5, 4)),
+    ("12.2", lambda devices: tuple(answers_of("12.2").solution(devices))),  # type: ignore[operator]
+    ("12.5", [ts.P(None, "d"), ts.P(None, "d")]),
+    ("13.2", np.int64(310)),
+    ("13.3", torch.tensor(1997)),
+    ("13.3", 1997.0),
 ]
 
 
@@ -205,9 +205,9 @@ WRONG_ANSWERS: list[tuple[str, object, str]] = [
     ("01.2", waits_and_knows, "where one product takes 3 seconds, by `time.perf_counter`, it says 1"),
     ("03.1", lambda board: [0], "it cannot be called as the task calls it: TypeError: <lambda>() takes 1 positional"),
     ("03.2", fetch_by_rows, "right, but it fetches 8 arrays for 4 blocks, and not all are the `data` of shards"),
-    ("04.1", torch.add, "it cannot be called as the task calls it: TypeError: add(): argument 'input'"),
+    ("05.1", torch.add, "it cannot be called as the task calls it: TypeError: add(): argument 'input'"),
     (
-        "04.1",
+        "05.1",
         lambda distance, points: ts.vmap(lambda a: distance(a))(points),
         "distance(): missing a required argument",
     ),
@@ -224,7 +224,7 @@ def test_of_a_wrong_answer_it_is_said_what_is_wrong_with_it(
     assert "raise TypeError" not in printed
 
 
-@pytest.mark.parametrize("id", ["02.2", "05.1", "05.3", "05.4", "06.4", "07.4", "10.1"])
+@pytest.mark.parametrize("id", ["02.2", "07.1", "07.3", "07.4", "08.4", "04.4", "10.1"])
 def test_of_a_function_without_return_it_is_said_that_it_returns_none(
     id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

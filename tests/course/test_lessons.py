@@ -7,7 +7,7 @@ import pytest
 
 from course.errors import MissingLessonsError, UnknownLessonError
 from course.lessons import PACKAGE, find_lesson, find_lessons, put_back, refresh, shipped_folder, working_folder
-from course.progress import Record, note, read_progress
+from course.progress import PROGRESS, Record, note, read_progress
 
 NAME = "01-when-is-the-result-there.ipynb"
 BESIDE = "01-when-is-the-result-there (new).ipynb"
@@ -111,7 +111,6 @@ def learner_of_the_first_edition(tmp_path: Path) -> tuple[Path, Path]:
     for name in (FIRST_EDITION[1], FIRST_EDITION[3]):
         (working / name).write_text(notebook("# my answers"))
     (working / FIRST_EDITION[4]).unlink()
-    (working / ".progress.json").write_text('{"03.1": {"wrong": 1, "passed": true}}')
     return second, working
 
 
@@ -121,9 +120,9 @@ def test_of_the_first_edition_only_what_the_learner_edited_stays(
     second, working = learner_of_the_first_edition
     lines = refresh(second, working)
     assert lines[-3:] == [
-        "02-one-example-at-a-time.ipynb: removed: of the first edition, and you did not edit it",
-        "03-where-does-the-array-live.ipynb: kept: of the first edition, and you edited it",
-        "11-capstone.ipynb: removed: of the first edition, and you did not edit it",
+        "02-one-example-at-a-time.ipynb: removed: of an earlier edition, and you did not edit it",
+        "03-where-does-the-array-live.ipynb: kept: of an earlier edition, and you edited it",
+        "11-capstone.ipynb: removed: of an earlier edition, and you did not edit it",
     ]
     assert "00-one-laptop-eight-devices.ipynb: new version" in lines
     assert "02-where-does-the-array-live.ipynb: copied" in lines
@@ -158,14 +157,12 @@ def test_only_shipped_lessons_are_put_back(learner_of_the_first_edition: tuple[P
     assert (working / FIRST_EDITION[3]).read_text() == notebook("# my answers")
 
 
-def test_the_first_editions_progress_stays_and_is_not_read(learner_of_the_first_edition: tuple[Path, Path]) -> None:
-    second, working = learner_of_the_first_edition
-    before = (working / ".progress.json").read_text()
-    refresh(second, working)
-    assert read_progress(working) == {}
-    note(working, "03.1", is_passed=False)
-    assert (working / ".progress.json").read_text() == before
-    assert read_progress(working) == {"03.1": Record(wrong=1)}
+@pytest.mark.parametrize("earlier", ['"edition": 2, "exercises": {"03.1": %s}', '"03.1": %s'])
+def test_the_progress_of_an_earlier_edition_is_not_counted(tmp_path: Path, earlier: str) -> None:
+    (tmp_path / PROGRESS).write_text("{" + earlier % '{"wrong": 1, "passed": true}' + "}")
+    assert read_progress(tmp_path) == {}
+    note(tmp_path, "03.1", is_passed=False)
+    assert read_progress(tmp_path) == {"03.1": Record(wrong=1)}
 
 
 @pytest.mark.parametrize("damage", [None, "", "{", "[]"])

@@ -119,7 +119,14 @@ def test_whoever_has_read_the_answer_does_not_predict_it_before_the_next_kernel(
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "[]", '{"predictions": 3}', '{"predictions": {"99.a": {"choice": 1}}}', '{"predictions": {"99']
+    "damaged",
+    [
+        "",
+        "[]",
+        '{"edition": 3, "predictions": 3}',
+        '{"edition": 3, "predictions": {"99.a": {"choice": 1}}}',
+        '{"predictions": {"99',
+    ],
 )
 def test_a_damaged_file_counts_as_nothing_chosen(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, damaged: str
@@ -131,10 +138,22 @@ def test_a_damaged_file_counts_as_nothing_chosen(
     assert read_guesses(tmp_path) == {"99.a": Guess("a")}
 
 
+@pytest.mark.parametrize("earlier", ["", '"edition": 2, '])
+def test_a_choice_of_an_earlier_edition_counts_as_none_and_the_learner_stays_the_same(
+    tmp_path: Path, earlier: str
+) -> None:
+    kept = f'{{{earlier}"learner": "{"ab" * 8}", "predictions": {{"99.a": {{"choice": "a", "explained": true}}}}}}'
+    (tmp_path / PREDICTED).write_text(kept)
+    assert read_guesses(tmp_path) == {}
+    predict("99.a", "b")
+    assert read_guesses(tmp_path) == {"99.a": Guess("b")}
+    assert json.loads((tmp_path / PREDICTED).read_text())["learner"] == "ab" * 8
+
+
 def test_a_choice_that_the_prediction_no_longer_has_counts_as_none(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / PREDICTED).write_text('{"predictions": {"99.a": {"choice": "d"}}}')
+    (tmp_path / PREDICTED).write_text('{"edition": 3, "predictions": {"99.a": {"choice": "d"}}}')
     assert explained(capsys)[0] == "99.a: b is right: 224"
 
 

@@ -1,4 +1,4 @@
-"""What a lesson of the second edition has: its size, exercises where their idea is, predictions, a pencil, a box."""
+"""What a lesson has: its size, exercises where their idea is, predictions, a pencil, a box."""
 
 import re
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.rows import for_every_row
 
 SOLUTIONS = Path(__file__).parents[2] / "course/solutions"
 MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 75, 45, 15.0
+LONGEST_LINE = 88
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, CAPSTONE)]
 
 
@@ -32,6 +33,12 @@ def test_a_lesson_is_not_longer_than_its_reader(lesson: str) -> None:
     cells = cells_of(LESSONS[lesson])
     assert len(cells) <= MOST_CELLS
     assert promised(cells)[0] <= MOST_TEACHING
+
+
+@for_every_row(LESSONS)
+def test_a_line_of_code_is_seen_whole_and_the_marks_of_the_comparison_are_not_seen(lesson: str) -> None:
+    lines = [line for cell in cells_of(LESSONS[lesson]) if cell.kind == "code" for line in cell.source.splitlines()]
+    assert [line for line in lines if len(line) > LONGEST_LINE or "NBVAL" in line] == []
 
 
 @for_every_row([number for number in LESSONS if number != APPENDIX])

@@ -1,4 +1,4 @@
-"""The axis picker of lesson 04: what it says against batches by hand; every control changes the picture."""
+"""The axis picker of lesson 05: what it says against batches by hand; every control changes the picture."""
 
 import pytest
 

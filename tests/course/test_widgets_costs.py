@@ -1,4 +1,4 @@
-"""Memory and traffic of a layout, of lesson 08: sizes by hand; every control changes the picture."""
+"""Memory and traffic of a layout, of lesson 11: sizes by hand; every control changes the picture."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Layouts in, layout and bytes out, of lesson 07: counts worked out by hand; every control changes the picture."""
+"""Layouts in, layout and bytes out, of lesson 04: counts worked out by hand; every control changes the picture."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The collective stepper of lesson 05: what is held and sent, against tables by hand and the Program's own count."""
+"""The collective stepper of lesson 07: what is held and sent, against tables by hand and the Program's own count."""
 
 import xml.etree.ElementTree as ElementTree
 

@@ -1,4 +1,4 @@
-"""The whole beside one device, of lesson 04: numbers by hand; every control changes the picture."""
+"""The whole beside one device, of lesson 05: numbers by hand; every control changes the picture."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_a_psum_keeps_the_promise():
     assert lines[2] == "result as a whole, shape (4,): 6 22 38 54"
     assert lines[4] == "CPU 1 has a (2,) block of the result: 6 22"
     # two float32, over two devices: 2 · 8 · 1/2 bytes
-    assert lines[5] == "the busiest device sends at least 8 bytes, by the model of lesson 05"
+    assert lines[5] == "the busiest device sends at least 8 bytes, by the model of lesson 07"
 
 
 def test_the_picture_marks_what_the_device_holds_of_both():

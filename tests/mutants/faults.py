@@ -904,10 +904,10 @@ COURSE = (
     ),
     Fault(
         "a hint for another mistake",
-        "course/exercises/lesson_04.py",
+        "course/exercises/lesson_05.py",
         "if not difference(got, MATRIX / halves.sum(1, keepdim=True)):",
         "if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):",
-        ("tests/course/test_exercises.py::test_a_wrong_answer_is_refused_with_its_hint[04.2-wrong-3]",),
+        ("tests/course/test_exercises.py::test_a_wrong_answer_is_refused_with_its_hint[05.2-wrong-3]",),
     ),
     Fault(
         "a solution takes one column too few",

@@ -18,7 +18,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def is_ignored(cell: nbformat.NotebookNode) -> bool:
-    return "NBVAL_IGNORE_OUTPUT" in cell.source or "nbval-ignore-output" in cell.metadata.get("tags", ())
+    return "nbval-ignore-output" in cell.metadata.get("tags", ())
 
 
 def store(path: Path, *, everything: bool) -> None:

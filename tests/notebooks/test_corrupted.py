@@ -27,7 +27,9 @@ def good(number: int) -> Any:
 
 
 def ignored(metadata: dict[str, Any]) -> Any:
-    return cell("# NBVAL_IGNORE_OUTPUT\nimport time; print(time.time())", "1700000000.5\n", metadata=metadata)
+    return cell(
+        "import time; print(time.time())", "1700000000.5\n", metadata={"tags": ["nbval-ignore-output"], **metadata}
+    )
 
 
 # Six good cells: one ignored output in seven is 14 %, two in eight are 25 %.
