@@ -71,9 +71,9 @@ def _shown_in_codespaces(environment: Mapping[str, str]) -> list[str]:
 def offer_settings(environment: MutableMapping[str, str]) -> None:
     """Let JupyterLab find the course's own settings, and its terminals the command `tinyshard`.
 
-    They do not ask the learner whether to fetch news, show Markdown as a page, and keep the state of widgets, so that a
-    lesson that is opened again shows its pictures. Names of lessons have the width of the column of dates. They leave the arrow keys to a dropdown or a slider that has the
-    focus; JupyterLab alone would go to another cell.
+    They do not ask the learner whether to fetch news. They show Markdown as a page, and in the list of files no dates,
+    so that there is room for names. They keep the state of widgets: a lesson that is opened again shows its pictures.
+    They leave the arrow keys to a dropdown or a slider that has the focus; JupyterLab alone would go to another cell.
 
     Args:
         environment: The environment that JupyterLab will have; the user's own settings there go first.

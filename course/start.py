@@ -1,4 +1,4 @@
-"""The start page of a working copy, in Markdown: what to do first, the lessons with the learner's progress, how to reset.
+"""The start page of a working copy, in Markdown: what to do first, the lessons with one's progress, how to start over.
 
 It is written at each `tinyshard lab` and after each `check`, and read from the lessons themselves: there is no second
 list of them. JupyterLab shows it as a page; course/jupyter/labextensions reads it again when the learner comes back.
@@ -22,7 +22,10 @@ PAGES = "pages"
 # JupyterLab lets a Markdown page have styles at its elements, and no sheet of styles. Colours are those of the cards in
 # notebooks (tinyshard/core/page.py): a translucent grey is right on light pages and on dark ones.
 _COLOURS = {"passed": "#009e73", "tried": "#d55e00", "still to do": "rgba(128,128,128,0.8)"}
-_CARD = "border: 1px solid #8888; border-left: 5px solid #56b4e9; border-radius: 4px; padding: 10px 16px 0; margin-bottom: 1em"
+_CARD = (
+    "border: 1px solid #8888; border-left: 5px solid #56b4e9; border-radius: 4px;"
+    " padding: 10px 16px 0; margin-bottom: 1em"
+)
 _UNTOUCHED = Record()
 _UNBROKEN = "\N{NO-BREAK SPACE}"
 
@@ -146,7 +149,10 @@ def _beside(lessons: Sequence[Lesson], pages: Collection[str]) -> list[str]:
     )
     lines = [words.format(path) for name, words in named if (path := f"{PAGES}/{name}") in pages]
     solved, sheets = by_lesson("solutions/pencil_{}.md"), by_lesson("teaching/lessons/{}.md")
-    lines += [f"The problems for a pencil, solved: {solved}"] if solved else []
+    if solved:
+        lines.append(f"The problems for a pencil, solved: {solved}")
     guide = f"{PAGES}/teaching/README.md"
-    lines += [f"For those who teach: [the guide]({guide}), and a run sheet for each lesson: {sheets}"] * (guide in pages)
+    lines += [f"For those who teach: [the guide]({guide}), and a run sheet for each lesson: {sheets}"] * (
+        guide in pages
+    )
     return [f"- {line}" for line in lines]

@@ -64,7 +64,7 @@ def put_back(lesson: Lesson, working: Path) -> list[str]:
     name = lesson.path.name
     text = _text_of(lesson)
     mine = working / name
-    if mine.exists() and mine.read_text("utf-8", errors="replace") == text:
+    if mine.exists() and mine.read_bytes() == text.encode():
         return [f"{name}: it is as it was shipped"]
     lines = []
     if _is_edited(mine, known):
@@ -105,7 +105,7 @@ def refresh(shipped: Path, working: Path) -> list[str]:
         elif not mine.exists():
             _write(mine, text)
             lines.append(f"{name}: copied")
-        elif now not in _hashes(mine) or _is_as_copied(mine, lesson.path, known.get(name)):
+        elif now not in _hashes(mine) or _has_shipped_outputs(mine, lesson.path, text, known.get(name)):
             _write(mine, text)
             lines.append(f"{name}: new version")
         known[name] = now
@@ -114,7 +114,6 @@ def refresh(shipped: Path, working: Path) -> list[str]:
     _write_pages(shipped, working)
     write_start(lessons, working)
     return lines
-
 
     return lines
 
@@ -176,13 +175,14 @@ def _is_edited(path: Path, known: dict[str, str]) -> bool:
     return path.exists() and known.get(path.name) not in _hashes(path)
 
 
-def _is_as_copied(mine: Path, shipped: Path, known: str | None) -> bool:
-    """Whether it still has the outputs that an earlier version of this kit copied."""
-    return _hash(mine.read_bytes()) in (known, _hash(shipped.read_bytes()))
+def _has_shipped_outputs(mine: Path, shipped: Path, text: str, known: str | None) -> bool:
+    """Whether it is a copy with the outputs that lessons are shipped with, as they once were copied."""
+    data = mine.read_bytes()
+    return data != text.encode() and _hash(data) in (known, _hash(shipped.read_bytes()))
 
 
 def _hashes(path: Path) -> set[str]:
-    """The hashes by which a manifest may know a notebook: of its cells, and of all of it, as older manifests have it."""
+    """The hashes by which a manifest may know a notebook: of its cells, or in older manifests of all of it."""
     data = path.read_bytes()
     found = {_hash(data)}
     with contextlib.suppress(ValueError, KeyError, TypeError):
