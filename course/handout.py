@@ -14,7 +14,7 @@ __all__ = ["hand_out"]
 
 # What stays behind of the package `course`: answers, the instructor's pages, and commands that need a clone.
 STAYS_BEHIND = ("solutions", "instructor", "commands", "doctor", "jupyter", "pictures", "notebooks", "__pycache__")
-STAYING_FILES = ("__main__.py", "handout.py", "lab.py", "room.py")
+STAYING_FILES = ("__main__.py", "handout.py", "lab.py", "room.py", "working_copy.py")
 # The hub brings JupyterLab; the kernel's side of widgets is the lessons' need.
 OF_THE_HUB = ("jupyterlab",)
 
