@@ -30,7 +30,7 @@ LINKS_OF_LESSONS = {
     "](GLOSSARY.md": f"]({PAGES}/GLOSSARY.md",
     "](DICTIONARY.md": f"]({PAGES}/DICTIONARY.md",
 }
-LINKS_OF_PAGES = {"](../../notebooks/README.md)": f"](../../{START})"}
+LINKS_OF_PAGES = {"](../../notebooks/README.md)": f"](../../{START})", "](lessons)": f"](../../{START})"}
 
 
 def working_folder(named: str | None = None, home: Path = HOME) -> Path:

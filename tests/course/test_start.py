@@ -11,6 +11,7 @@ from course.progress import Record, note
 from course.start import START, start_page
 from course.working_copy import refresh
 
+LINK = r"\]\(([^)#\s:]+\.(?:md|ipynb)|[a-z]+)(?:#[^)]*)?\)"  # JupyterLab opens no folder
 PASSED = Record(is_passed=True)
 LESSONS = [
     Lesson("01", "When?", Path("01-when.ipynb"), (35, 20), ("01.1", "01.2")),
@@ -70,7 +71,7 @@ def test_what_the_pages_link_to_is_in_the_working_copy_too(tmp_path: Path) -> No
     lost = [
         f"{path.relative_to(tmp_path)}: {link}"
         for path in [*tmp_path.glob("*.ipynb"), *tmp_path.rglob("*.md")]
-        for link in re.findall(r"\]\(([^)#\s:]+\.md)(?:#[^)]*)?\)", path.read_text("utf-8"))
+        for link in re.findall(LINK, path.read_text("utf-8"))
         if not (path.parent / link).is_file()
     ]
     assert lost == []
