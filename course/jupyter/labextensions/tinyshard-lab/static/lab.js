@@ -33,16 +33,15 @@ const style = `
   ${lost} { font-size: 0; }
   ${ended} .jupyter-widgets-disconnected::before { display: none; }
   ${ended} :is(button, select, .slider-container) { pointer-events: none; opacity: 0.5; }
+  /* What is printed breaks between words, and within one only where it is longer than the cell. */
+  .jp-OutputArea-output.jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
 `;
-const tellOfEndedKernels = () => {
-  document.head.append(Object.assign(document.createElement('style'), { textContent: style }));
-};
 
 const plugin = {
   id: 'tinyshard-lab:plugin',
   autoStart: true,
   activate: app => {
-    tellOfEndedKernels();
+    document.head.append(Object.assign(document.createElement('style'), { textContent: style }));
     renewStart(app);
   }
 };
