@@ -203,7 +203,7 @@ def _hash(data: bytes) -> str:
 def _write(path: Path, text: str) -> None:
     """Write by way of a second file: a copy that was cut off would later pass for an edited lesson."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, "utf-8")
+    partial.write_bytes(text.encode())
     os.replace(partial, path)
 
 

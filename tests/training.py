@@ -138,6 +138,10 @@ def pipelined(mesh: ts.Mesh) -> Any:
     def apply(module: Any, params: Params, x: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(module, params, (x,))
 
+    def own(x: torch.Tensor, name: str = "") -> torch.Tensor:
+        """Typed as varying along both axes; the layers' parameters vary along "s" already."""
+        return ts.lax.pcast(x, "d" if name.startswith("layers.") else ("s", "d"), to="varying")
+
     def part(params: Params, name: str) -> Params:
         return {key.removeprefix(name): p for key, p in params.items() if key.startswith(name)}
 
@@ -155,6 +159,8 @@ def pipelined(mesh: ts.Mesh) -> Any:
     def gradients(params: Params, tokens: torch.Tensor) -> Any:
         """Of one device's blocks."""
         place = ts.lax.axis_index("s")
+        # each device's own: their gradients are added up at the end, not in each tick
+        params = {name: own(p, name) for name, p in params.items()}
 
         def tick(carry: Any, t: torch.Tensor) -> Any:
             kept, x, slope, total = carry
@@ -186,9 +192,9 @@ def pipelined(mesh: ts.Mesh) -> Any:
             kept, y, dx, total = ts.lax.switch(kind, (idle, forwards, backwards), kept, total)
             return (kept, ts.lax.ppermute(y, "s", onwards), ts.lax.ppermute(dx, "s", back), total), None
 
-        x = torch.zeros(tokens.shape[1], LENGTH, WIDTH, dtype=torch.bfloat16)
-        nothing = torch.zeros(()), ts.tree.map(torch.zeros_like, params)
-        carry = torch.zeros(stages, *x.shape, dtype=x.dtype), x, x, nothing
+        x = own(torch.zeros(tokens.shape[1], LENGTH, WIDTH, dtype=torch.bfloat16))
+        nothing = own(torch.zeros(())), ts.tree.map(torch.zeros_like, params)
+        carry = own(torch.zeros(stages, *x.shape, dtype=x.dtype)), x, x, nothing
         *_, (loss, grads) = ts.lax.scan(tick, carry, torch.arange(2 * (MICRO_BATCHES + stages - 1)))[0]
         grads = {
             name: ts.lax.pmean(g if name.startswith("layers.") else ts.lax.psum(g, "s"), "d")

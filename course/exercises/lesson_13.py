@@ -1,4 +1,4 @@
-"""Lesson 13: one look over a slow wire, rows for a roofline, examples a device, and an all-reduce in two stages."""
+"""Lesson 13: one look over a slow wire, a layer that stays inside its host, and an all-reduce in two stages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,15 +6,16 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference, number_in
+from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.means import compiled
 from course.exercises.watching import watched_waits
-from course.network import step_on
-from course.planner import GPU_BOXES, Link, Machine, estimate
+from course.planner import Link, Machine, estimate
 
 __all__ = ["EXERCISES"]
 
 Answer = Callable[..., Any]
+P = ts.P
 
 
 # 13.1's answer cell before it is touched: right, but it looks at each loss
@@ -67,76 +68,50 @@ def _names(function: Any) -> tuple[str, ...]:
     return getattr(getattr(function, "__code__", None), "co_names", ())
 
 
-D, F = 8192, 28_672  # of `up`
-FLOPS_PER_S, BYTES_PER_S = 989e12, 3.35e12
-
-
-def arithmetic_decides(rows: int, counted: int = 3) -> bool:
-    """Whether a bfloat16 product of this many rows computes at least as long as it reads and writes.
-
-    Args:
-        counted: 3: x, matrix and result; 2: without the result; 1: the matrix alone.
-    """
-    numbers = D * F + (rows * D if counted > 1 else 0) + (rows * F if counted > 2 else 0)
-    return 2 * rows * D * F / FLOPS_PER_S >= 2 * numbers / BYTES_PER_S
-
-
-def _fewest(is_enough: Callable[[int], bool]) -> int:
-    """The smallest number from which it is true, up to a million."""
-    low, high = 1, 10**6
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
-    return low
-
-
-def judge_rows(answer: object) -> Verdict:
-    """13.2: the row from which an H100 does not wait for its memory."""
-    rows = number_in(answer)
-    if not isinstance(rows, int):
-        return differs(f"{answer!r} is not a whole number")
-    best = _fewest(arithmetic_decides)
-    if rows == best:
-        return PASSED
-    told = f"{rows:,} is {'more' if rows > best else 'less'} than the smallest number"
-    if rows in (295, 296):
-        return differs(told, "That is the approximation: the matrix alone. Also x is read, and the result is written.")
-    if rows == _fewest(lambda each: arithmetic_decides(each, counted=2)):
-        return differs(told, "x is counted, the result is not: B rows of 28,672 numbers are written.")
-    if rows == best - 1:
-        return differs(told, "The times are not equal yet: at least as long means the next whole number.")
-    return differs(told)
-
-
-def is_computing_longer(each: int) -> bool:
-    """Whether computing takes at least as long as communicating, with so many examples on each of 64 devices."""
-    total = estimate(step_on("data", 64, 64 * each), GPU_BOXES)
-    return total.compute_s >= total.communicate_s
-
-
-def judge_examples(answer: object) -> Verdict:
-    """13.3: the batch of a device from which computing decides."""
-    examples = number_in(answer)
-    if not isinstance(examples, int) or not 0 < examples < 10**6:
-        return differs(f"{answer!r} is no number of examples")
-    if is_computing_longer(examples) and not (examples > 1 and is_computing_longer(examples - 1)):
-        return PASSED
-    if is_computing_longer(examples):
-        hint = "Enough, but not the smallest. Both times are known for 1,024 examples: which of them grows?"
-        return differs(f"with {examples:,} examples computing is the longer part; so it is with fewer", hint)
-    told = f"with {examples:,} examples a device communicating is still the longer part"
-    if examples == 1024:
-        return differs(told, "That is the batch of the tables: 7.6 ms of computing against 14.7 ms.")
-    return differs(told)
-
-
 # two hosts of four devices
 TWO_HOSTS = Machine("two hosts", 4, 1.0, 10**9, Link(0.0, 100.0), Link(0.0, 12.0))
+SHAPES = ((4096, 512), (512, 4096), (4096, 512))  # of x, up and down
+MIB = 2**20
+
+
+def _layer(x: Any, up: Any, down: Any) -> Any:
+    return torch.relu(x @ up) @ down
+
+
+def judge_layer_at_home(specs: object) -> Verdict:
+    """13.2: nothing leaves a host, a quarter of the weights on each device, and an eighth of the work."""
+    if not isinstance(specs, list | tuple) or len(specs) != 3 or not all(isinstance(spec, P) for spec in specs):
+        return differs("it is not three P(...)")
+    mesh = ts.AbstractMesh((2, 4), ("host", "device"))
+    operands = [
+        ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
+        for shape, spec in zip(SHAPES, specs, strict=True)
+    ]
+    made = compiled(_layer, *operands)
+    held = sum(meta.nbytes for meta in made.program.metas[1:3] if meta is not None) / MIB
+    flops, leaving = made.cost_analysis().flops, estimate(made, TWO_HOSTS).host_nbytes
+    told = f"{leaving:,} bytes leave each host; {held:g} MiB of weights and {flops / 1e9:.1f} Gflop on each device"
+    if leaving and all("host" not in _names_in(spec) for spec in specs[1:]):
+        return differs(told, "The weights stay at home, but x does not. Which dim of x do the products not sum over?")
+    if leaving:
+        return differs(told, "An axis that cuts the hidden dim must be added up over. Which axis may that be?")
+    if held > 4:
+        return differs(told, "Too many weights: the four devices of a host can share each matrix.")
+    if flops > 4.4e9:
+        return differs(told, "Both hosts do the same work. What else can the hosts share out: which dim of x?")
+    return PASSED
+
+
+def _names_in(spec: Any) -> set[str]:
+    entries = [each if isinstance(each, tuple) else (each,) for each in spec]
+    return {name for each in entries for name in each if name is not None}
+
+
 NUMBERS = 100
 
 
 def judge_two_stages(answer: Answer) -> Verdict:
-    """13.4: an all-reduce that sends only a quarter of its bytes between hosts."""
+    """13.3: an all-reduce that sends only a quarter of its bytes between hosts."""
     x = torch.arange(8.0 * NUMBERS).reshape(2, 4, NUMBERS) % 17
     got = ts.vmap(ts.vmap(answer, axis_name="device"), axis_name="host")(x)
     if got is None:
@@ -163,7 +138,7 @@ def judge_two_stages(answer: Answer) -> Verdict:
     return differs(told, "One ring through all devices leaves each host once, with nearly twice the bytes of a row.")
 
 
-# 13.4's answer cell before it is touched: right, but one ring through all devices of both hosts
+# 13.3's answer cell before it is touched: right, but one ring through all devices of both hosts
 def _one_ring(row):  # type: ignore[no-untyped-def]
     return ts.lax.psum(row, ("host", "device"))
 
@@ -183,28 +158,18 @@ EXERCISES = (
     ),
     Exercise(
         "13.2",
-        judge_rows,
+        judge_layer_at_home,
         (
-            "Write both times as functions of B: 2 · B · D · F operations, and the bytes of three matrices.",
-            "There are B · D numbers in x, D · F in the matrix, B · F in the result, of 2 bytes each.",
-            "Set both times equal and solve for B, or try one B after the other in a loop; then the next whole number.",
+            "Tensor parallelism needs one all_reduce, over the devices that share the hidden dim. Where may they be?",
+            "`up` by columns and `down` by rows, along `device` alone: now each host has all weights.",
+            "The hosts then do the same work twice, unless each has rows of its own. Whose rows?",
         ),
-        why="With the bytes of x and of the result, each row adds a little to what is read and written, so a few more "
-        "rows are needed than the 295 of the matrix alone.",
+        stub=(P("host"), P(None, ("host", "device")), P(("host", "device"))),
+        why="Inside a host the four devices add up their terms; between the hosts nothing depends on each other, since "
+        "each has rows of its own. In training the gradients would cross the wire, once a step.",
     ),
     Exercise(
         "13.3",
-        judge_examples,
-        (
-            "What does each of the two times depend on: the examples of a device, or the parameters?",
-            "Computing is proportional to the examples; communicating does not change. So one program tells both.",
-            "Take `compute_s` and `communicate_s` for 1,024 examples: by which factor must the first grow? Round up.",
-        ),
-        why="Gradients are as large for one example as for a million, and products grow with the examples: their ratio "
-        "is the intensity of the network, and the parameters cancel in it.",
-    ),
-    Exercise(
-        "13.4",
         judge_two_stages,
         (
             "The four devices of a host can add up among themselves first, over their fast wires.",

@@ -7,6 +7,25 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "13.a",
+        question="torchrun starts four workers on each of two hosts. The mesh is 2 x 4, with axes host and device. "
+        "Which devices are on the same host as CPU 5?",
+        choices=(
+            Choice(
+                "1, 3 and 7",
+                misconception="ranks are dealt out to the hosts in turn",
+                answer="Then each pair of neighbours would be on two hosts. torchrun numbers one host after the other.",
+            ),
+            Choice("4, 6 and 7"),
+            Choice(
+                "1: they share a column of the mesh",
+                misconception="the first axis of a mesh counts fastest",
+                answer="A column has one device of each host. A row of the mesh is a host.",
+            ),
+        ),
+        why="Ranks count host by host, so host b has 4, 5, 6 and 7, which is the second row of the mesh.",
+    ),
+    Prediction(
+        "13.b",
         question="Every byte to and from CPU 1 is 50 ms late. Ten additions and a fetch take about …",
         choices=(
             Choice(
@@ -29,7 +48,7 @@ PREDICTIONS = (
         why="The orders travel one behind the other, without waiting. One way there and one way back: 100 ms.",
     ),
     Prediction(
-        "13.b",
+        "13.c",
         question="The wire to host b is cut, then joined. What do the two prints of the sum show?",
         choices=(
             Choice("no progress for 2 seconds; then the sum"),
@@ -47,49 +66,7 @@ PREDICTIONS = (
         why="A cut ends no connection. The order waits in the network software, and arrives in the end.",
     ),
     Prediction(
-        "13.c",
-        question="In TF32, with numbers of 4 bytes, how many rows does a product need until arithmetic decides?",
-        choices=(
-            Choice(
-                "about 150",
-                misconception="half the speed needs half the rows",
-                answer="Half as many operations a byte are needed. But each number has twice as many bytes.",
-            ),
-            Choice(
-                "about 600",
-                misconception="twice the bytes need twice the rows",
-                answer="There are twice as many bytes to read. But the arithmetic takes twice as long, too.",
-            ),
-            Choice("about 300 again"),
-        ),
-        why="Reading takes twice as long and computing takes twice as long: both sides of the balance double.",
-    ),
-    Prediction(
         "13.d",
-        question="Eight GPUs need 65 ms for a step, around a ring and without overlap. And 4096?",
-        choices=(
-            Choice(
-                "about 0.1 ms",
-                misconception="512 times the devices, 512 times as fast",
-                answer="That is the computing alone. The gradients are as large as before.",
-            ),
-            Choice(
-                "about 15 ms",
-                misconception="communicating stays the same, however many devices there are",
-                answer="The bytes of a device stay nearly the same, but each ring has 8,190 rounds.",
-            ),
-            Choice(
-                "about 65 ms",
-                misconception="what is saved in computing goes into communicating, in equal parts",
-                answer="There is no such balance: computing falls to nothing, and the rounds of the ring grow.",
-            ),
-            Choice("about 620 ms"),
-        ),
-        why="8,190 rounds of 15 µs in each of five all-reduces, one for each matrix and one for the loss: the ring "
-        "makes 4096 devices ten times as slow as eight.",
-    ),
-    Prediction(
-        "13.e",
         question='The mesh is ("model", "data") instead of ("data", "model"). What becomes larger?',
         choices=(
             Choice(

@@ -7,6 +7,8 @@ from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
+P = ts.P
+
 
 def train(w, steps):  # type: ignore[no-untyped-def]
     """13.1: keeps the losses on the device, and fetches one array of them."""
@@ -55,7 +57,7 @@ def train_waiting_too(w, steps):  # type: ignore[no-untyped-def]
 
 
 def in_stages(row):  # type: ignore[no-untyped-def]
-    """13.4: add up within the host, then a quarter each between the hosts, then tell the host."""
+    """13.3: add up within the host, then a quarter each between the hosts, then tell the host."""
     part = ts.lax.psum_scatter(row, "device", tiled=True)
     return ts.lax.all_gather(ts.lax.psum(part, "host"), "device", tiled=True)
 
@@ -86,23 +88,15 @@ ANSWERS = {
         ),
     ),
     "13.2": Answers(
-        solution=310,
+        solution=(P("host"), P(None, "device"), P("device")),
         wrong=(
-            Wrong(295, "the matrix alone"),
-            Wrong(299, "the result is not"),
-            Wrong(309, "the next whole number"),
-            Wrong(148, "Write both times as functions of B"),
+            Wrong((P(), P(None, ("host", "device")), P(("host", "device"))), "Which axis may that be"),
+            Wrong((P(), P(None, "device"), P("device")), "do the same work"),
+            Wrong((P("host"), P(), P()), "can share each matrix"),
+            Wrong((P(None, "host"), P(None, "device"), P("device")), "do the products not sum over"),
         ),
     ),
     "13.3": Answers(
-        solution=1997,
-        wrong=(
-            Wrong(2048, "not the smallest"),
-            Wrong(1024, "the batch of the tables"),
-            Wrong(1996, "What does each of the two times depend on"),
-        ),
-    ),
-    "13.4": Answers(
         solution=in_stages,
         wrong=(
             Wrong(in_one_ring, "nearly twice the bytes of a row"),

@@ -11,14 +11,14 @@
     sharding      lesson 02: choose mesh, array and spec; what each device holds, and how many bytes
     array_moves   lesson 03: choose where an array is and where it goes; every step of the move on every device
     stepper       lessons 07 and 08: step through a collective; what each device sends to which
-    views         lesson 05: the whole beside one device, under pmap and shard_map
+    views         lesson 06: the whole beside one device, under pmap and shard_map
     layouts       lesson 04: layouts of the operands in; program, layout of the result, bytes and work out
     costs         lesson 11: memory, traffic and work of a training step under a layout
     costs_step    that step: a network of four layers, its layouts and optimizers
     cache         lesson 09: a function is called again; what jit finds in its caches, and what it makes
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 12: which device waits for which
-    planner       lesson 13: choose a machine; time, memory and bytes of a training step under three layouts
+    planner       lesson 14: choose a machine; time, memory and bytes of a training step under three layouts
     schedule      lesson 18: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
     pattern_times what such a function, or a device_put, takes on the devices, beside the model

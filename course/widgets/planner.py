@@ -1,4 +1,4 @@
-"""Lesson 13: choose a machine; see for each layout two bounds for the time of a step, the memory and the bytes."""
+"""Lesson 14: choose a machine; see for each layout two bounds for the time of a step, the memory and the bytes."""
 
 from __future__ import annotations
 

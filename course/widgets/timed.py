@@ -1,7 +1,7 @@
 """The time that a call takes on the devices here, beside the time that the model gives it.
 
 A picture is drawn from what is stored; a time is measured when a button is pressed, and only then. The model is that of
-the planner of lesson 13, with the numbers of a laptop: rounds × latency + bytes / bandwidth, and operations / speed.
+the planner of lesson 14, with the numbers of a laptop: rounds × latency + bytes / bandwidth, and operations / speed.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def table(rows: Sequence[Timed]) -> list[str]:
     inside = LAPTOPS.inside
     return [
         *lines,
-        f"the model, that of lesson 13: {inside.latency_s * 1000:.1f} ms a round, {inside.bytes_per_s / 1e6:.0f} MB/s, "
+        f"the model, that of lesson 14: {inside.latency_s * 1000:.1f} ms a round, {inside.bytes_per_s / 1e6:.0f} MB/s, "
         f"{LAPTOPS.flops_per_s / 1e9:.0f} Gflop/s a device",
         "(a device computes faster where it has the cores for itself)",
         f"measured: the median of {RUNS} calls, with the time to give the order and to wait",

@@ -89,16 +89,18 @@ def step(training: Training) -> Callable[..., Any]:
 
 
 def step_of_blocks(training: Training, cut: ts.P) -> Callable[..., Any]:
-    """The step by shard_map: each device has the parameters and a block of the batch; what each finds is averaged.
+    """The step by shard_map: each device has the parameters and a block of the batch; the loss is the mean of all.
 
     Args:
         training: what to train.
         cut: how the first dims of every tensor of the batch are cut.
     """
 
+    def loss(params: Params, *batch: Tensor) -> Tensor:
+        return ts.lax.pmean(training.loss(params, *batch), ("a", "b"))
+
     def run(params: Params, batch: Batch) -> Any:
-        value, slopes = ts.value_and_grad(training.loss)(params, *batch)
-        value, slopes = ts.lax.pmean((value, slopes), ("a", "b"))
+        value, slopes = ts.value_and_grad(loss)(params, *batch)
         return value, slopes, _updated(params, slopes)
 
     return ts.shard_map(run, mesh=mesh_of(SIZES), in_specs=(ts.P(), cut), out_specs=ts.P())

@@ -19,7 +19,11 @@ X = torch.arange(32.0).reshape(8, 4)
 
 
 def checked(body, in_specs, out_specs, on=None):
-    return ts.shard_map(body, mesh=on or mesh(), in_specs=in_specs, out_specs=out_specs, check_vma=True)
+    return ts.shard_map(body, mesh=on or mesh(), in_specs=in_specs, out_specs=out_specs)
+
+
+def believed(body, in_specs, out_specs):
+    return ts.shard_map(body, mesh=mesh(), in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 @contextlib.contextmanager
@@ -68,8 +72,7 @@ def test_a_spec_that_the_graph_does_not_bear_out_is_an_error(body, in_specs, out
     assert words in str(caught.value) and "check_vma=False" in str(caught.value)
     with pytest.raises(ts.ShardingError, match="may differ"):
         f.lower(X)
-    unchecked = ts.shard_map(body, mesh=mesh(), in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    ts.block_until_ready(unchecked(X))
+    ts.block_until_ready(believed(body, in_specs, out_specs)(X))
 
 
 def own(x):
@@ -103,7 +106,7 @@ KEPT = {
 
 @pytest.mark.parametrize(("body", "in_specs", "out_specs"), KEPT.values(), ids=KEPT)
 def test_a_spec_that_the_graph_bears_out_is_no_alarm(body, in_specs, out_specs):
-    plain = ts.shard_map(body, mesh=mesh(), in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    plain = believed(body, in_specs, out_specs)
     with flag("check_replicated"):
         assert (checked(body, in_specs, out_specs)(X).numpy() == plain(X).numpy()).all()
 
@@ -128,7 +131,7 @@ def test_what_is_closed_over_is_whole():
 def test_blocks_that_differ_are_found_on_the_devices(dtype):
     differing, equal = torch.zeros(8, dtype=dtype), torch.ones(8, dtype=dtype)
     differing[5] = 1
-    f = ts.shard_map(lambda v: v, mesh=mesh(), in_specs=P("a"), out_specs=P())
+    f = believed(lambda v: v, P("a"), P())
     ts.block_until_ready(f(differing))
     with flag("check_replicated"):
         ts.block_until_ready(f(equal))
@@ -138,7 +141,7 @@ def test_blocks_that_differ_are_found_on_the_devices(dtype):
 
 
 def test_nan_and_scalars_and_empty_results_are_compared_by_their_bits():
-    f = ts.shard_map(lambda v: (v, v.sum(), v[:0]), mesh=mesh(), in_specs=P("a"), out_specs=P())
+    f = believed(lambda v: (v, v.sum(), v[:0]), P("a"), P())
     with flag("check_replicated"):
         ts.block_until_ready(f(torch.full((8,), float("nan"))))
         with pytest.raises(ts.RemoteError, match="result 0"):
@@ -146,10 +149,10 @@ def test_nan_and_scalars_and_empty_results_are_compared_by_their_bits():
 
 
 def test_a_result_that_is_cut_along_the_axis_is_not_compared_along_it():
-    f = ts.shard_map(lambda v: v, mesh=mesh(), in_specs=P("a"), out_specs=P("a"))
+    f = believed(lambda v: v, P("a"), P("a"))
     with flag("check_replicated"):
         assert f(torch.arange(8.0)).tolist() == list(range(8))
-        g = ts.shard_map(lambda v: v, mesh=mesh(), in_specs=P(("a", "b")), out_specs=P("a"))
+        g = believed(lambda v: v, P(("a", "b")), P("a"))
         with pytest.raises(ts.RemoteError, match="along 'b'"):
             ts.block_until_ready(g(torch.arange(8.0)))
 
@@ -163,7 +166,7 @@ def test_pmaps_out_axes_none_is_compared_too():
 
 
 def test_inside_jit_and_grad_blocks_are_compared_too():
-    f = ts.shard_map(lambda v: v * v, mesh=mesh(), in_specs=P("a"), out_specs=P())
+    f = believed(lambda v: v * v, P("a"), P())
     with flag("check_replicated"):
         # out_specs say that the four blocks are one value: each bears a fourth of the gradient 2 * v
         assert ts.grad(lambda v: ts.jit(f)(v).sum())(torch.ones(8)).tolist() == [0.5] * 8

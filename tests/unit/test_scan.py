@@ -515,7 +515,7 @@ def test_check_vma_follows_a_carry_through_the_rounds():
 
     def of(body):
         f = lambda xs: ts.lax.scan(body, torch.zeros(2), xs)[0]  # noqa: E731
-        return ts.shard_map(f, mesh=mesh, in_specs=ts.P(None, "a"), out_specs=ts.P(), check_vma=True)
+        return ts.shard_map(f, mesh=mesh, in_specs=ts.P(None, "a"), out_specs=ts.P())
 
     close(of(lambda c, x: (c + ts.lax.psum(x, "a"), None))(torch.ones(3, 16)), torch.full((2,), 24.0))
     with pytest.raises(ts.ShardingError, match="the carry of a loop changes the axes along which it varies"):

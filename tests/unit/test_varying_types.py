@@ -1,4 +1,4 @@
-"""shard_map with check_vma=True: along which axes values vary, and their gradients, whose numbers are JAX 0.10.2's.
+"""shard_map with its check_vma: along which axes values vary, and their gradients, whose numbers are JAX 0.10.2's.
 
 The arguments are w = [2, 3], the same on all devices, and x = [1 .. 8], cut over four; plain torch on the whole arrays
 gives the same numbers where a loss is a sum over all devices.
@@ -23,7 +23,6 @@ WHOLE, CUT = P(), P("x")
 
 
 def over(f: Any, in_specs: Any = (WHOLE, CUT), out_specs: Any = WHOLE, **more: Any) -> Any:
-    more = {"check_vma": True, **more}
     return ts.shard_map(f, mesh=ts.make_mesh((4,), ("x",)), in_specs=in_specs, out_specs=out_specs, **more)
 
 
@@ -152,9 +151,7 @@ def test_without_check_vma_gradients_inside_are_each_devices_own() -> None:
 
 def test_vmapped_along_an_axis_shared_values_have_the_sum_of_all_gradients() -> None:
     mesh = ts.make_mesh((2, 2), ("x", "y"))
-    f = ts.shard_map(
-        lambda w, v: lax.psum(w * v, "x"), mesh=mesh, in_specs=(P(), P("x")), out_specs=P(), check_vma=True
-    )
+    f = ts.shard_map(lambda w, v: lax.psum(w * v, "x"), mesh=mesh, in_specs=(P(), P("x")), out_specs=P())
     rows = torch.arange(8.0).reshape(4, 2)
     mapped = ts.vmap(f, in_axes=(None, 0), spmd_axis_name="y")
     close(ts.grad(lambda w: mapped(w, rows).sum())(torch.tensor([2.0])), [28])
@@ -163,7 +160,7 @@ def test_vmapped_along_an_axis_shared_values_have_the_sum_of_all_gradients() -> 
 def test_over_one_axis_of_two_a_gradient_is_summed_over_where_it_is_shared() -> None:
     mesh = ts.make_mesh((2, 2), ("a", "b"))
     f = slope(lambda w, v: lax.psum((w * v).sum(), "a"))
-    mapped = ts.shard_map(f, mesh=mesh, in_specs=(P("a"), P(("a", "b"))), out_specs=P("a"), check_vma=True)
+    mapped = ts.shard_map(f, mesh=mesh, in_specs=(P("a"), P(("a", "b"))), out_specs=P("a"))
     close(mapped(torch.tensor([1.0, 2.0, 3.0, 4.0]), X), [4, 6, 12, 14])
 
 

@@ -18,7 +18,7 @@ def flag(pool):
 @pytest.mark.usefixtures("flag")
 def test_workers_find_blocks_that_differ_and_go_on():
     mesh = ts.make_mesh((4, 2), ("a", "b"))
-    f = ts.shard_map(lambda v: v, mesh=mesh, in_specs=P("a"), out_specs=P())
+    f = ts.shard_map(lambda v: v, mesh=mesh, in_specs=P("a"), out_specs=P(), check_vma=False)
     summed = ts.shard_map(lambda v: ts.lax.psum(v, "a"), mesh=mesh, in_specs=P("a"), out_specs=P())
     for dtype in (torch.float32, torch.bfloat16, torch.bool):
         ts.block_until_ready(f(torch.ones(8, dtype=dtype)))

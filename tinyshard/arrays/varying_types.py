@@ -1,4 +1,4 @@
-"""Types by which a value may differ between devices: those of a shard_map with check_vma=True.
+"""Types by which a value may differ between devices: those of a shard_map, unless check_vma=False.
 
     in_specs P(), P("x")       w does not vary, v varies along x
     w * v                      pcast(w, "x") * v, which varies along x

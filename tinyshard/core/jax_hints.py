@@ -73,6 +73,7 @@ NAMES: dict[str, dict[str, str]] = {
         "conv_general_dilated": "torch.nn.functional.conv2d",
         "top_k": "torch.topk",
         "psum_invariant": "ts.lax.psum",
+        "pbroadcast": "ts.lax.psum(torch.where(ts.lax.axis_index(name) == source, x, 0), name)",
         "pvary": "ts.lax.pcast(x, name, to='varying')",
         "all_reduce": "ts.lax.psum, ts.lax.pmax or ts.lax.pmin",
         "reduce_scatter": "ts.lax.psum_scatter",

@@ -29,8 +29,8 @@ def all_gather(
         tiled: join along the existing dim (size n * k), in place of a new dim (size n).
         axis_index_groups: lists of positions, of equal size, that gather separately; over several axes of devices
             the positions count row-major.
-        to: within a shard_map with check_vma=True, the type of the result: "varying", or "invarying", so that a spec of
-            out_specs may leave the axis out. It has no effect elsewhere.
+        to: within a shard_map, the type of the result: "varying", or "invarying", so that a spec of out_specs may
+            leave the axis out. It has no effect elsewhere, nor with check_vma=False.
 
     Returns:
         The tree, with n times the values. Its gradient is psum_scatter of the gradient; of an invarying result, whose

@@ -70,9 +70,9 @@ def axis_size(axis_name: Any) -> int:
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     """The same value, typed as one that may differ between devices along an axis.
 
-    In a shard_map with check_vma=True an op does this by itself to an operand that is the same on all devices, where
-    another one varies. What remains to be written is the first carry of a loop, and a branch of a cond, whose type has
-    to be that of another value; and a gradient of each device's own: by the marked value.
+    In a shard_map an op does this by itself to an operand that is the same on all devices, where another one varies.
+    What remains to be written is the first carry of a loop, and a branch of a cond, whose type has to be that of
+    another value; and a gradient of each device's own: with respect to the marked value.
 
     Args:
         x: a tensor or a tree of tensors.

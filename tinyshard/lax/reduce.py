@@ -24,8 +24,8 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
             several axes of devices the positions count row-major.
 
     Returns:
-        The same tree, shapes and dtypes. Its gradient is the psum of the gradient; in a shard_map with check_vma=True
-        the gradient is the same on all devices, and passes as it is.
+        The same tree, shapes and dtypes. Its gradient is the psum of the gradient; in a shard_map, unless
+        check_vma=False, the gradient is the same on all devices, and passes as it is.
 
     Raises:
         AxisNameError: the name is not bound.

@@ -27,7 +27,7 @@ class ManualRegion:
         mesh: the devices, and the names that the graph's collectives use.
         ins: the layout of each input, on the mesh's axes; closed-over tensors are whole.
         outs: the layout of each result.
-        is_typed: whether the graph says, by pcast, where values begin to vary between devices: check_vma=True.
+        is_typed: whether the graph says, by pcast, where values begin to vary between devices: that of check_vma.
         derived: what was made of it: its handle, its entry of the trace cache, its derivatives.
     """
 

@@ -155,7 +155,7 @@ def shard_map(
     in_specs: Any = None,
     out_specs: Any = None,
     axis_names: Collection[str] = (),
-    check_vma: bool = False,
+    check_vma: bool = True,
     **others: Any,
 ) -> Any:
     """Map a function over the devices of a mesh: each runs it on its block of the arguments.
@@ -173,8 +173,8 @@ def shard_map(
         out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
             of one device is taken.
         axis_names: all names of the mesh, or none, which means all.
-        check_vma: give each value inside a type that says along which axes it may differ between devices. It depends on
-            an argument cut along the axis, or on axis_index, and no psum, pmean, pmax, pmin or
+        check_vma: give each value inside a type that says along which axes it may differ between devices. It does if it
+            depends on an argument cut along the axis, or on axis_index, and no psum, pmean, pmax, pmin or
             `all_gather(to="invarying")` over the axis makes it the same again. A result that varies along an axis that
             its spec leaves out is refused, and so are a loop's carry and a cond's branches that change the axes. Where
             an op takes a value that varies and one that does not, the latter is marked by `pcast`, whose gradient is a
@@ -194,10 +194,8 @@ def shard_map(
 
     Communication: arguments are resharded to in_specs; then the function's collectives.
 
-    In JAX: check_vma is True by default. Here it is False: with True the gradient that a device takes by what all share
-    is already summed, so that code which sums or averages it, as the lessons do, computes something else. axis_names
-    may be a part of the mesh's. Arguments laid out otherwise are moved along Auto axes, and are an error along Explicit
-    ones, which jax.make_mesh makes. With check_vma=True the result of a cond whose predicate varies does so here, and
+    In JAX: axis_names may be a part of the mesh's. Arguments laid out otherwise are moved along Auto axes, and are an
+    error along Explicit ones, which jax.make_mesh makes. The result of a cond whose predicate varies does so here, and
     not there; a psum over axes of which the operand varies along some, and a pcast of what varies already, are errors
     there.
 

@@ -1,0 +1,139 @@
+"""Lesson 14: rows for a roofline, examples a device, and the days of a training."""
+
+from collections.abc import Callable
+from typing import Any
+
+from course.exercises.compare import number_in
+from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.network import step_on
+from course.planner import GPU_BOXES, estimate
+
+__all__ = ["EXERCISES"]
+
+D, F = 8192, 28_672  # of `up`
+FLOPS_PER_S, BYTES_PER_S = 989e12, 3.35e12
+
+
+def arithmetic_decides(rows: int, counted: int = 3) -> bool:
+    """Whether a bfloat16 product of this many rows computes at least as long as it reads and writes.
+
+    Args:
+        counted: 3: x, matrix and result; 2: without the result; 1: the matrix alone.
+    """
+    numbers = D * F + (rows * D if counted > 1 else 0) + (rows * F if counted > 2 else 0)
+    return 2 * rows * D * F / FLOPS_PER_S >= 2 * numbers / BYTES_PER_S
+
+
+def _fewest(is_enough: Callable[[int], bool]) -> int:
+    """The smallest number from which it is true, up to a million."""
+    low, high = 1, 10**6
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
+    return low
+
+
+def judge_rows(answer: object) -> Verdict:
+    """14.1: the row from which an H100 does not wait for its memory."""
+    rows = number_in(answer)
+    if not isinstance(rows, int):
+        return differs(f"{answer!r} is not a whole number")
+    best = _fewest(arithmetic_decides)
+    if rows == best:
+        return PASSED
+    told = f"{rows:,} is {'more' if rows > best else 'less'} than the smallest number"
+    if rows in (295, 296):
+        return differs(told, "That is the approximation: the matrix alone. Also x is read, and the result is written.")
+    if rows == _fewest(lambda each: arithmetic_decides(each, counted=2)):
+        return differs(told, "x is counted, the result is not: B rows of 28,672 numbers are written.")
+    if rows == best - 1:
+        return differs(told, "The times are not equal yet: at least as long means the next whole number.")
+    return differs(told)
+
+
+def is_computing_longer(each: int) -> bool:
+    """Whether computing takes at least as long as communicating, with so many examples on each of 64 devices."""
+    total = estimate(step_on("data", 64, 64 * each), GPU_BOXES)
+    return total.compute_s >= total.communicate_s
+
+
+def judge_examples(answer: object) -> Verdict:
+    """14.2: the batch of a device from which computing decides."""
+    examples = number_in(answer)
+    if not isinstance(examples, int) or not 0 < examples < 10**6:
+        return differs(f"{answer!r} is no number of examples")
+    if is_computing_longer(examples) and not (examples > 1 and is_computing_longer(examples - 1)):
+        return PASSED
+    if is_computing_longer(examples):
+        hint = "Enough, but not the smallest. Both times are known for 1,024 examples: which of them grows?"
+        return differs(f"with {examples:,} examples computing is the longer part; so it is with fewer", hint)
+    told = f"with {examples:,} examples a device communicating is still the longer part"
+    if examples == 1024:
+        return differs(told, "That is the batch of the tables: 7.6 ms of computing against 14.7 ms.")
+    return differs(told)
+
+
+SECONDS_A_DAY = 24 * 3600
+TRAININGS = ((405e9, 15.6e12, 16_384, 989e12, 0.41), (8e9, 1e12, 512, 312e12, 0.5))
+
+
+def judge_days(days: Callable[..., Any]) -> Verdict:
+    """14.3: 6 operations a parameter and token, at the MFU of the peak."""
+    for training in TRAININGS:
+        parameters, tokens, devices, peak, mfu = training
+        best = 6 * parameters * tokens / (devices * peak * mfu) / SECONDS_A_DAY
+        got = number_in(days(*training))
+        if not isinstance(got, int | float):
+            return differs(f"{got!r} is not a number")
+        if abs(got - best) <= 1e-3 * best:
+            continue
+        told = f"for {parameters:.3g} parameters it says {got:.6g} days"
+        for factor, hint in (
+            (1 / 3, "2 operations are those of the forward pass. The backward pass has twice as many."),
+            (mfu, "That is the time at the full peak. Does a smaller MFU make a training shorter or longer?"),
+            (mfu**2, "The MFU is a factor of the speed: the time is divided by it."),
+            (SECONDS_A_DAY, "These are seconds."),
+            (24, "These are hours."),
+            (devices, "That is the time on one device."),
+        ):
+            if abs(got - factor * best) <= 1e-3 * factor * best:
+                return differs(told, hint)
+        return differs(told)
+    return PASSED
+
+
+EXERCISES = (
+    Exercise(
+        "14.1",
+        judge_rows,
+        (
+            "Write both times as functions of B: 2 · B · D · F operations, and the bytes of three matrices.",
+            "There are B · D numbers in x, D · F in the matrix, B · F in the result, of 2 bytes each.",
+            "Set both times equal and solve for B, or try one B after the other in a loop; then the next whole number.",
+        ),
+        why="With the bytes of x and of the result, each row adds a little to what is read and written, so a few more "
+        "rows are needed than the 295 of the matrix alone.",
+    ),
+    Exercise(
+        "14.2",
+        judge_examples,
+        (
+            "What does each of the two times depend on: the examples of a device, or the parameters?",
+            "Computing is proportional to the examples; communicating does not change. So one program tells both.",
+            "Take `compute_s` and `communicate_s` for 1,024 examples: by which factor must the first grow? Round up.",
+        ),
+        why="Gradients are as large for one example as for a million, and products grow with the examples: their ratio "
+        "is the intensity of the network, and the parameters cancel in it.",
+    ),
+    Exercise(
+        "14.3",
+        judge_days,
+        (
+            "How many operations does one token take, for so many parameters, forward and backward?",
+            "All devices together do `devices * peak_flops_per_s * mfu` operations a second that count.",
+            "All operations by the operations a second are seconds; a day has 86,400 of them.",
+        ),
+        why="6 operations a parameter and token is a rule of thumb that leaves attention out. The MFU holds all that "
+        "costs time, so two numbers tell how long a training takes, and what a better MFU saves.",
+    ),
+)
