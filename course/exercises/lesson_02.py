@@ -12,7 +12,6 @@ __all__ = ["EXERCISES"]
 P = ts.P
 NAMES = ("a", "b", "c")
 LAYER = {"up": (1024, 8192), "down": (8192, 1024)}
-AWKWARD = (6, 20, 7)
 # what would let the library compute the bytes
 LIBRARYS = {"NamedSharding", "shard_shape", "device_put", "addressable_shards", "make_mesh", "AbstractMesh"}
 
@@ -81,29 +80,6 @@ def judge_bytes(nbytes_on_a_device: Callable[..., Any]) -> Verdict:
     return PASSED
 
 
-def judge_mesh(answer: Any) -> Verdict:
-    """Eight different blocks of an array whose dims are multiples of 2, of 4 and of nothing."""
-    mesh_shape, spec = answer
-    if not isinstance(spec, P):
-        return _is_no_spec(spec)
-    mesh_shape = tuple(mesh_shape)
-    mesh = ts.AbstractMesh(mesh_shape, NAMES[: len(mesh_shape)])
-    if mesh.size != 8:
-        return differs(f"a mesh of {mesh_shape} has {mesh.size} devices, not 8")
-    try:
-        shape = ts.NamedSharding(mesh, spec).shard_shape(AWKWARD)
-    except ts.errors.ShardingError as error:
-        hint = "8 divides none of 6, 20 and 7. Cut two dims: which numbers divide each?" if len(mesh_shape) == 1 else ""
-        return differs(str(error).splitlines()[0] + ", " + str(error).splitlines()[2].strip(), hint)
-    blocks = 6 * 20 * 7 // (shape[0] * shape[1] * shape[2])
-    if blocks < 8:
-        return differs(
-            f"there are {blocks} different blocks of shape {shape}",
-            "Fewer different blocks than devices: some axis is not named, and along it are copies.",
-        )
-    return PASSED
-
-
 def judge_layer(answer: Any) -> Verdict:
     """Sixteen MiB with gradients, whole columns of `up`, and blocks of `down` that match those of `up`."""
     for spec in answer:
@@ -153,18 +129,6 @@ EXERCISES = (
     ),
     Exercise(
         "02.3",
-        judge_mesh,
-        (
-            "Which of 2, 4 and 8 divide 6? Which divide 20, which 7?",
-            "How can 8 be written as a product, with a factor for each dim that is cut?",
-            "Let each factor be the size of an axis of the mesh. Which dim can be cut into so many parts?",
-        ),
-        stub=((8,), P()),
-        why="A dim can be cut into as many parts as divide it: 6 into 2, 20 into 4, 7 into none. The mesh has to offer "
-        "these numbers as axes, or as products of axes.",
-    ),
-    Exercise(
-        "02.4",
         judge_layer,
         (
             "Two matrices of 32 MiB and two gradients are 128 MiB. Into how many different blocks must each be cut?",

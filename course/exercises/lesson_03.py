@@ -136,26 +136,6 @@ def judge_stops(stops: Any) -> Verdict:
     return differs(told)
 
 
-def judge_rows(rows_held: Callable[..., Any]) -> Verdict:
-    """As torch.chunk cuts, with empty shards."""
-    for rows, devices in (10, 4), (9, 8), (8, 4), (3, 5), (17, 8), (0, 2):
-        full = -(-rows // devices)
-        want = [max(0, min(full, rows - place * full)) for place in range(devices)]
-        got = rows_held(rows, devices)
-        told = f"rows_held({rows}, {devices}) is {got}, not {want}"
-        if not isinstance(got, list | tuple):
-            return differs(told)
-        if list(got) == [rows // devices + (place < rows % devices) for place in range(devices)] != want:
-            return differs(
-                told, "These parts are as equal as possible. `torch.chunk` makes full parts first, rounded up."
-            )
-        if len(got) < devices:
-            return differs(told, "A device without rows is on the list too, with a 0.")
-        if list(got) != want:
-            return differs(told)
-    return PASSED
-
-
 EXERCISES = (
     Exercise(
         "03.1",
@@ -190,16 +170,5 @@ EXERCISES = (
         stub=[],
         why="Each of the three moves is an all-to-all: 2 + 3.5 + 2 MiB. No device ever holds a copy, so it holds an "
         "old and a new shard, 4 MiB each. It is the library's own way; read it with `as_text()`.",
-    ),
-    Exercise(
-        "03.4",
-        judge_rows,
-        (
-            "How many rows has a full part? How many rows are left when a device comes to take its part?",
-            "`-(-rows // devices)` rounds up. Device k comes after k full parts were taken.",
-            "A device takes a full part, or what is left if that is less, and never less than 0: `min` and `max`.",
-        ),
-        why="Full parts are rounded up, so the rows may be used up early. The fullest device has as many rows as after "
-        "padding: padding costs other devices memory, not this one.",
     ),
 )

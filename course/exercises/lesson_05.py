@@ -1,4 +1,4 @@
-"""Lesson 05: one function on many examples, and on many devices."""
+"""Lesson 05: one function on many examples, and on many models."""
 
 import functools
 import inspect
@@ -10,13 +10,11 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.exercises.means import compiled, is_mapped
 
-__all__ = ["EXERCISES", "convolve", "distance", "loss"]
+__all__ = ["EXERCISES", "convolve", "distance", "line_loss", "loss", "watched"]
 
-P = ts.P
-MATRIX = torch.arange(32.0).reshape(8, 4)
 Shapes = list[tuple[tuple[int, ...], ...]]
+MOST = 10.0  # the length to which a gradient is clipped
 
 
 def convolve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -34,8 +32,13 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return ((a - b) ** 2).sum().sqrt()
 
 
-def _watched(function: Callable[..., Any]) -> tuple[Callable[..., Any], Shapes]:
-    """The function, and a list to which each of its calls adds the shapes of its arguments."""
+def line_loss(model: dict[str, torch.Tensor], x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The lesson's loss of one model: how far `scale * x + shift` is from the target."""
+    return ((model["scale"] * x + model["shift"] - target) ** 2).mean()
+
+
+def watched(function: Callable[..., Any]) -> tuple[Callable[..., Any], Shapes]:
+    """The function, and a list to which each of its calls adds the shapes of the tensors in its arguments."""
     seen: Shapes = []
 
     @functools.wraps(function)
@@ -44,184 +47,144 @@ def _watched(function: Callable[..., Any]) -> tuple[Callable[..., Any], Shapes]:
             given = inspect.signature(function).bind(*args, **named)
         except TypeError as error:  # without the lines of `inspect`
             raise TypeError(f"{function.__name__}(): {error}") from None
-        seen.append(tuple(tuple(x.shape) for x in given.args))
+        seen.append(tuple(tuple(x.shape) for x in ts.tree.leaves(given.args)))
         return function(*given.args)
 
     return call, seen
 
 
-def judge_table(table: Callable[..., Any]) -> Verdict:
-    """All pairs of four points; `distance` is called once, for two points."""
+def judge_nearest(nearest: Callable[..., Any]) -> Verdict:
+    """Of four points the nearest other one; `distance` is called once, for two points."""
     points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0], [6.0, 8.0]])
-    watched, seen = _watched(distance)
-    got = table(watched, points)
+    noted, seen = watched(distance)
+    got = nearest(noted, points)
     if not difference(got, torch.zeros(4)):
         return differs(
             "it has 4 numbers, all of them 0",
             "One vmap pairs point 0 with point 0, 1 with 1. Which one would pair *one* point with all others?",
         )
-    if not difference(got, torch.stack([distance(point, points) for point in points])):
+    if not difference(got, torch.arange(4)):
         return differs(
-            "it has one number for each point",
-            "With `None` the inner function gets all points at once, and adds them up. A second vmap takes them apart.",
+            "each point is its own nearest neighbour",
+            "The distance of a point to itself is 0, the least there is. What could stand on the diagonal instead?",
         )
-    wrong = difference(got, torch.cdist(points, points), "the table of 4 points", tolerance=1e-4)
+    if not difference(got, torch.cdist(points, points), tolerance=1e-4):
+        return differs("it is the table of all distances", "Nearly: of each row, where is the smallest number?")
+    wrong = difference(got, torch.tensor([2, 2, 0, 1]), "the nearest neighbours of 4 points")
     if wrong:
         return differs(wrong)
     if not seen:
         return differs(
-            "the table is right, but `distance` was not called",
-            "Another `distance` would need another table. Map the function that you are given.",
+            "the neighbours are right, but `distance` was not called",
+            "Another `distance` would need other neighbours. Map the function that you are given.",
         )
     if len(seen) > 1 or seen[0] != ((2,), (2,)):
         return differs(
-            f"the table is right, but `distance` was called {len(seen)} times, first with the shapes {seen[0]}",
+            f"the neighbours are right, but `distance` was called {len(seen)} times, first with the shapes {seen[0]}",
             "`vmap` calls the function once, with the shapes of one example: here of two points, (2,) and (2,).",
         )
     return PASSED
 
 
-def judge_unit_rows(unit_rows: Callable[..., Any]) -> Verdict:
-    """Rows of length 1 by blocks of half a row; one all-reduce of a number for each row."""
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    cut = ts.device_put(MATRIX, ts.NamedSharding(mesh, P("a", "b")))
-    squares = (MATRIX**2).reshape(8, 2, 2)
-    got = unit_rows(cut)
-    told = difference(got, MATRIX / MATRIX.norm(dim=1, keepdim=True), "the result")
-    halves = squares.sum(2).sqrt()
-    if not difference(got, (MATRIX.reshape(8, 2, 2) / halves[:, :, None]).reshape(8, 4)):
-        return differs(told, "Each half of a row now has the length 1. What does a device need from its neighbour?")
-    if not difference(got, MATRIX / halves.sum(1, keepdim=True)):
-        return differs(told, "Lengths do not add: 3 and 4 make 5. What adds is what is under the root.")
-    if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):
-        return differs(told, "You divided by the sum of squares: the length is its root.")
-    if told:
-        return differs(told)
-    if not is_mapped(unit_rows, cut):
-        return differs(
-            "the values are right, but no function was mapped over the mesh",
-            "Without `shard_map` the library decides what is communicated. Here you do: write what one device runs.",
-        )
-    nbytes = compiled(unit_rows, cut).cost_analysis().nbytes
-    if nbytes > 8:
-        return differs(
-            f"the values are right, but the busiest device sends {nbytes} bytes, not 8",
-            "A device does not need its neighbour's numbers, only one number for each row. Which one?",
-        )
-    return PASSED
-
-
-def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
-    """24 gradients' lengths on eight devices, three on each; nothing is sent, `loss` is called once."""
+def judge_clipped_mean(clipped_mean: Callable[..., Any]) -> Verdict:
+    """The mean of 24 gradients, each at most 10 long; `loss` is called once."""
     w = torch.tensor([2.0, 3.0, 4.0])
     examples = torch.arange(5.0) + torch.arange(24.0)[:, None]
     targets = torch.tensor([10.0, 20.0, 30.0]) + 7 * torch.arange(24.0)[:, None]
-    watched, seen = _watched(loss)
-    got = pulls(watched, w, examples, targets)
+    noted, seen = watched(loss)
+    got = clipped_mean(noted, w, examples, targets)
     each = torch.stack([torch.func.grad(loss)(w, x, target) for x, target in zip(examples, targets, strict=True)])
-    told = difference(got, each.norm(dim=1), "the vector of 24 lengths", tolerance=1e-4)
-    if not difference(got, each, tolerance=1e-4):
-        return differs("these are the 24 gradients", "Nearly: take the length of each, inside: `norm(dim=1)`.")
-    if not difference(got, each.unflatten(0, (8, 3)).sum(0).norm(dim=1).repeat(8), tolerance=1e-4):
-        return differs(
-            told,
-            "All devices share one `w`, so a gradient with respect to it is the sum of what each of them finds. "
-            "`ts.lax.pcast` makes of it a value of each device's own.",
-        )
-    if told and tuple(getattr(got, "shape", ())) == (8,):
-        return differs(
-            told, "One number a device: the block was taken as a whole. `vmap` takes its three examples apart."
-        )
+    length = each.norm(dim=1, keepdim=True)
+    clipped = each * (MOST / length).clamp(max=1)
+    told = difference(got, clipped.mean(0), "the mean of 24 clipped gradients", tolerance=1e-4)
+    mean = each.mean(0)
+    for other, hint in (
+        (clipped, "Nearly: these are the 24 clipped gradients. Take their mean."),
+        (mean, "That is the mean of the gradients as they are. Shorten those that are longer than 10 first."),
+        (mean * (MOST / mean.norm()).clamp(max=1), "The mean was shortened: by then one example may have decided it."),
+        ((MOST * each / length).mean(0), "All are 10 long now. One that was shorter stays as it is: `clamp(max=1)`."),
+        (each.clamp(-MOST, MOST).mean(0), "Each number was cut off by itself. Shorten the gradient as a whole."),
+    ):
+        if told and not difference(got, other, tolerance=1e-4):
+            return differs(told, hint)
     if told:
         return differs(told)
-    if not isinstance(got, ts.Array) or len(got.devices()) != 8:
+    if len(seen) != 1:
         return differs(
-            "the values are right, but the eight devices did not compute them",
-            "`vmap` alone runs where its operands are. Which function gives each device a block of the examples?",
-        )
-    if got.addressable_shards[0].data.shape != (3,):
-        return differs(
-            "the values are right, but every device has all 24",
-            "Cut the examples and the targets by `in_specs`, three for each device, and `out_specs` likewise.",
-        )
-    if len(seen) != 1 or seen[0] != ((3,), (5,), (3,)):
-        return differs(
-            f"the values are right, but `loss` was called {len(seen)} times, first with the shapes {seen[0]}",
-            "A loop in the block grows with the block. `vmap` of the gradient calls `loss` once, for one example.",
+            f"the mean is right, but `loss` was called {len(seen)} times",
+            "`vmap` of the gradient calls `loss` once, with the shapes of one example.",
         )
     return PASSED
 
 
-def judge_bent_log(bent_log: Callable[..., Any]) -> Verdict:
-    """Values and gradients under vmap, also where the branch that is not chosen has no finite gradient."""
-    v = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 8.0])
-    try:
-        got = ts.vmap(bent_log)(v)
-    except ts.errors.TracedValueError:
-        hint = "An `if` needs one answer, and there are seven examples. Which function of torch chooses for each?"
-        return differs("Python asks for a value that differs between examples", hint)
-    want = torch.where(v > 1, v.clamp(min=1).log(), v - 1)
-    told = difference(got, want, "the result for -2, -1, 0, 0.5, 1, 2, 8")
-    if told and not difference(got, torch.where(v > 1, v - 1, v.clamp(min=1).log())):
-        return differs(told, "The two branches are exchanged: `torch.where(condition, if_true, if_false)`.")
-    if told:
-        return differs(told)
-    slopes = ts.vmap(ts.grad(bent_log))(v)
-    told = difference(slopes, torch.where(v > 1, 1 / v.clamp(min=1), 1.0), "the gradient at -2, -1, 0, 0.5, 1, 2, 8")
-    if told and torch.isnan(torch.as_tensor(slopes)).any():
-        return differs(
-            told,
-            "`where` computes both branches. The gradient of the one that is not chosen is multiplied by 0, and 0 "
-            "times infinity is nan: the logarithm at 0 must never be asked for.",
+def judge_step_each(step_each: Callable[..., Any]) -> Verdict:
+    """Four models after one step on the same batch; `loss` is called once, for one model."""
+    models = {"scale": torch.tensor([0.0, 1.0, 2.0, 3.0]), "shift": torch.tensor([1.0, 0.0, 0.0, -1.0])}
+    x, target = torch.tensor([0.0, 1.0, 2.0, 4.0]), torch.tensor([1.0, 3.0, 4.0, 9.0])
+    noted, seen = watched(line_loss)
+    got = step_each(noted, models, x, target)
+    if not isinstance(got, dict) or set(got) != set(models):
+        return differs(f"it is not a dict with {' and '.join(models)}")
+    off = models["scale"][:, None] * x + models["shift"][:, None] - target
+    grads = {"scale": (2 * off * x).mean(1), "shift": (2 * off).mean(1)}
+
+    def is_like(factor: float) -> bool:
+        return not any(difference(got[name], models[name] - factor * grads[name], tolerance=1e-4) for name in models)
+
+    if not is_like(0.1):
+        told = next(
+            told
+            for name in models
+            if (told := difference(got[name], models[name] - 0.1 * grads[name], f"the {name} of 4 models", 1e-4))
         )
-    return differs(told) if told else PASSED
+        if is_like(0.025):
+            return differs(told, "The mean over the models divides each gradient by 4. Each model has its own loss.")
+        if is_like(-0.1):
+            return differs(told, "These models climb: a step goes against the gradient.")
+        if len(seen) == 1 and seen[0][2] == ():
+            return differs(told, "Each model has seen one number of x. Which entry of `in_axes` lets all see all of x?")
+        return differs(told)
+    if len(seen) != 1 or seen[0][0] != ():
+        return differs(
+            f"the models are right, but `loss` was called {len(seen)} times, first with the shapes {seen[0]}"
+            if seen
+            else "the models are right, but `loss` was not called",
+            "`vmap` over the models calls `loss` once, with a `scale` and a `shift` of shape ().",
+        )
+    return PASSED
 
 
 EXERCISES = (
     Exercise(
         "05.1",
-        judge_table,
+        judge_nearest,
         (
             "How would you get the distances from *one* point to all others?",
             "`vmap` with one None in `in_axes` gives a function of one point and all others: map that function too.",
-            "Two vmaps, one inside the other: the inner one shares its first argument, the outer one its second.",
+            "Two vmaps make the table. Add something large to its diagonal; `argmin` of each row is the rest.",
         ),
         why="Each vmap adds one dim. The function still sees two points; the two dims of the table are the two maps.",
     ),
     Exercise(
         "05.2",
-        judge_unit_rows,
+        judge_clipped_mean,
         (
-            "What does a device know of the length of its two rows, and what is missing?",
-            "The squares of a row add up over both of its halves, which are neighbours along one axis of the mesh.",
-            "Which step towards the length comes before the `psum`, and which after it? `keepdim=True` keeps the shape "
-            "(2, 1), by which a block can be divided.",
+            "Which function has a gradient for each example? It stands above.",
+            "The factor for one example is 10 divided by the length of its gradient, but never more than 1.",
+            "`norm(dim=1, keepdim=True)` has the lengths as a column, by which the 24 gradients can be multiplied.",
         ),
-        why="A sum over a cut dim is a sum of partial sums: a device sends 2 numbers of 4 bytes, not its half of the "
-        "rows. A layer norm over a cut dim is computed in the same way.",
+        why="Clipping needs the gradients apart: once they are added up, no example's part can be shortened. With a "
+        "little noise it is DP-SGD, which trains on data that must stay private.",
     ),
     Exercise(
         "05.3",
-        judge_pulls,
+        judge_step_each,
         (
-            "Which function gives the lengths for the three examples that one device holds?",
-            "Inside: `ts.lax.pcast` of `w`, then `vmap` of `ts.grad(loss)`, with that `w` shared by the examples. "
-            "Outside: `shard_map`, with `w` whole on every device.",
-            "The block function returns a vector of 3. Each `P` says for one argument whether axis `d` cuts its dim 0: "
-            "for `w` it does not, for the others and for the result it does.",
+            "`ts.grad(loss)` is the gradient with respect to one model, as a dict. Over what must it be mapped?",
+            "`in_axes` has an entry for each argument: the models along dim 0, the batch shared.",
+            "The gradients are a dict of the same names. Each new parameter is the old one minus 0.1 times its own.",
         ),
-        why="The outer map is over devices, the inner one over the examples of a device. No example needs another one; "
-        "with respect to a `w` of the device's own no gradient is added up, so nothing is sent.",
-    ),
-    Exercise(
-        "05.4",
-        judge_bent_log,
-        (
-            "`torch.where` computes both branches for every example. What does `log` give where it is not chosen?",
-            "Values can be right and gradients nan. Give `log` an argument that is harmless where it is not chosen.",
-            "Choose the argument of the logarithm first, with a second `where` or a `clamp`; then choose the result.",
-        ),
-        why="A choice element by element computes both sides, so both must be finite, and their gradients too. "
-        "In JAX it is the same with jnp.where.",
+        why="One program trains all four: the operations have a dim more, and cost little more than of one. "
+        "So ensembles are trained, and learning rates compared.",
     ),
 )

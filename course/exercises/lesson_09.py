@@ -45,46 +45,13 @@ def _traces(number: int) -> str:
     return "1 trace" if number == 1 else f"{number} traces"
 
 
-def judge_calls(calls: Any) -> Verdict:
-    """Five calls that need two traces and four programs."""
-    if not isinstance(calls, list | tuple) or not all(
-        isinstance(call, list | tuple) and len(call) == 2 for call in calls
-    ):
-        return differs("it is not a list of pairs (shape, spec)")
-    if len(calls) != 5:
-        return differs(f"there are {len(calls)} calls, not 5")
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    traced = 0
-
-    def noted(x: torch.Tensor) -> torch.Tensor:
-        nonlocal traced
-        traced += 1
-        return torch.sin(x)
-
-    made = []
-    for shape, spec in calls:
-        described = ts.ShapeDtypeStruct(tuple(shape), torch.float32, sharding=ts.NamedSharding(mesh, spec))
-        made.append(ts.jit(noted).lower(described).compile())
-    programs = len({id(each.program) for each in made})
-    told = f"5 calls need {_traces(traced)} and {programs} program{'s' if programs > 1 else ''}"
-    if (traced, programs) == (2, 4):
-        return PASSED
-    if traced > 2:
-        return differs(told, "Each new shape is a new trace. A new layout of an old shape is not.")
-    if programs == 5:
-        return differs(told, "No call finds its program. When is a call's program there already?")
-    if traced == 1:
-        return differs(told, "One trace serves all layouts. What must be different, so that a second trace is made?")
-    return differs(told)
-
-
 def window_means(v: Any, window: int, rate: float) -> Any:
     """The lesson's function."""
     return v.reshape(-1, window).mean(1) * rate
 
 
 def all_static(v: Any, window: int, rate: float) -> Any:
-    """The stub of 09.2."""
+    """The stub of 09.1."""
     return ts.jit(window_means, static_argnames=("window", "rate"))(v, window, rate)
 
 
@@ -144,7 +111,7 @@ def mean_jit(v: Any) -> Any:
 
 
 def unpadded(v: Any) -> Any:
-    """The stub of 09.4."""
+    """The stub of 09.3."""
     return mean_jit(v)
 
 
@@ -171,17 +138,6 @@ def judge_bucketed_mean(bucketed_mean: Callable[..., Any]) -> Verdict:
 EXERCISES = (
     Exercise(
         "09.1",
-        judge_calls,
-        (
-            "Which of shape and spec decides about the trace? About what does the other one decide?",
-            "Two shapes give two traces. Four programs are four different pairs; what is the fifth call?",
-            "Three layouts of one shape, one of another shape, and one call that finds all that it needs.",
-        ),
-        stub=[((64, 64), P("a"))] * 5,
-        why="The key of a trace has the shape, the key of a program the layout as well; the fifth call found both.",
-    ),
-    Exercise(
-        "09.2",
         judge_means,
         (
             "Which argument does `reshape` need as a Python number?",
@@ -195,7 +151,7 @@ EXERCISES = (
         "and always an f32 now.",
     ),
     Exercise(
-        "09.3",
+        "09.2",
         judge_shrunk,
         (
             "Dividing by 1 changes nothing. By what do you divide in each of the two cases?",
@@ -206,7 +162,7 @@ EXERCISES = (
         why="The choice is now a value, the divisor, and not a branch of Python. One graph serves both cases.",
     ),
     Exercise(
-        "09.4",
+        "09.3",
         judge_bucketed_mean,
         (
             "Seven lengths from 1 to 64, each twice the one before: which ones?",

@@ -17,34 +17,6 @@ __all__ = ["EXERCISES"]
 P = ts.P
 
 
-def equal_values(key: Any) -> Any:
-    """The stub of 10.1."""
-    up = ts.random.normal(key, (4, 8))
-    down = ts.random.normal(key, (8, 4))
-    return up, down
-
-
-def judge_initial_values(initial_values: Callable[..., Any]) -> Verdict:
-    """Two matrices from one key, that share no number and both depend on the key."""
-    one = ts.random.key(1)
-    up, down = (plain(each) for each in initial_values(one))
-    if (tuple(up.shape), tuple(down.shape)) != ((4, 8), (8, 4)):
-        return differs(f"the shapes are {tuple(up.shape)} and {tuple(down.shape)}, not (4, 8) and (8, 4)")
-    if set(up.flatten().tolist()) & set(down.flatten().tolist()):
-        return differs("the two matrices share numbers", "Both are still drawn from one key. Each draw needs its own.")
-    again = [plain(each) for each in initial_values(one)]
-    if not (torch.equal(up, again[0]) and torch.equal(down, again[1])):
-        return differs("twice the same key gives different matrices", "Draw by `ts.random`, which has no hidden state.")
-    other = [plain(each) for each in initial_values(ts.random.key(2))]
-    for name, a, b in zip(("up", "down"), (up, down), other, strict=True):
-        if torch.equal(a, b):
-            return differs(f"`{name}` is the same for every key", "A new key of your own ignores the caller's.")
-        if torch.equal(a, plain(ts.random.normal(one, tuple(a.shape)))):
-            hint = "`key` has been split, and is used up by that: draw from the new keys only. Section 5 has the trap."
-            return differs(f"`{name}` is drawn from `key` itself", hint)
-    return PASSED
-
-
 def judge_counters(counters: Any) -> Verdict:
     """The first row of the block of device 3, of 8 x 12 numbers in 4 x 2 blocks."""
     found = [int(each) for each in counters]
@@ -61,7 +33,7 @@ def judge_counters(counters: Any) -> Verdict:
 
 
 def identity(key: Any, h: Any) -> Any:
-    """The stub of 10.3."""
+    """The stub of 10.2."""
     return h
 
 
@@ -104,7 +76,7 @@ def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
 
 
 def noise_of_device(key: Any, block: Any) -> Any:
-    """The stub of 10.4."""
+    """The stub of 10.3."""
     own_key = ts.random.fold_in(key, ts.lax.axis_index("rows"))
     return block + ts.random.normal(own_key, block.shape)
 
@@ -155,18 +127,6 @@ def judge_rows(noise_of_rows: Callable[..., Any]) -> Verdict:
 EXERCISES = (
     Exercise(
         "10.1",
-        judge_initial_values,
-        (
-            "How many things are drawn, and how many keys are there?",
-            "Section 4: which function makes two keys of one?",
-            "One key for each matrix: may the old key be one of the two?",
-        ),
-        stub=equal_values,
-        why="Two keys from one split are independent, and both depend on the caller's key: one seed repeats the whole "
-        "model.",
-    ),
-    Exercise(
-        "10.2",
         judge_counters,
         (
             "4 x 2 blocks of 8 x 12 numbers: how many rows and columns has a block, and which block is device 3's?",
@@ -178,7 +138,7 @@ EXERCISES = (
         "counters.",
     ),
     Exercise(
-        "10.3",
+        "10.2",
         judge_dropout,
         (
             "What decides for each element, and in which shape is it drawn?",
@@ -190,7 +150,7 @@ EXERCISES = (
         "2 MiB of float32 to send in every step.",
     ),
     Exercise(
-        "10.4",
+        "10.3",
         judge_rows,
         (
             "Which number does a row have on every mesh, and how does a device know it?",

@@ -13,7 +13,6 @@ from course.schedules import ring, start, steps
 __all__ = ["EXERCISES"]
 
 STILL_THERE = (False, True, False, True)
-CHOICES = ("ask again", "start afresh", "fix my line", "compute again")
 BEST_ROUNDS = 2
 ROOM, SENT = 16 * 2**20, 2_000_000  # bytes of a device
 
@@ -101,32 +100,13 @@ def judge_order(order: Callable[[int], Sequence[str]]) -> Verdict:
     return PASSED
 
 
-def judge_first_steps(answer: object) -> Verdict:
-    """12.4: what to do after each of four errors, in the order of `CHOICES`."""
-    if not isinstance(answer, list | tuple) or len(answer) != 4 or not all(each in CHOICES for each in answer):
-        return differs(f"it is not a list of four of these: {', '.join(map(repr, CHOICES))}")
-    right = sum(each == best for each, best in zip(answer, CHOICES, strict=True))
-    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
-    if right == 4:
-        return PASSED
-    if answer[0] == "start afresh":
-        return differs(told, "1: a fresh pool costs all arrays, and here nothing is lost: the device was only stopped.")
-    if answer[1] in ("ask again", "compute again"):
-        return differs(told, "2: a dead process does not come back, however often you ask. What gives you eight again?")
-    if answer[2] in ("ask again", "compute again", "start afresh"):
-        return differs(told, "3: the same line on the same values fails again, on a fresh pool too.")
-    if answer[3] == "ask again":
-        return differs(told, "4: a cancelled value never comes by itself; its order was thrown away.")
-    return differs(told)
-
-
 def _centered_layer(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
     down = down - down.median(0).values
     return torch.relu(x @ up) @ down
 
 
 def judge_layout(answer: object) -> Verdict:
-    """12.5: the layer with a median in it fits, and sends one all_gather of the values between its two products."""
+    """12.4: the layer with a median in it fits, and sends one all_gather of the values between its two products."""
     if not isinstance(answer, list | tuple) or len(answer) != 2 or isinstance(answer, ts.PartitionSpec):
         return differs("it is not a tuple of two specs, that of up and that of down")
     specs = [each for each in answer if isinstance(each, ts.PartitionSpec)]
@@ -184,15 +164,6 @@ EXERCISES = (
     ),
     Exercise(
         "12.4",
-        judge_first_steps,
-        (
-            "Say of each error: is a device stopped, is one dead, is a line wrong, or was an order thrown away?",
-            "Each of the four choices is right once.",
-        ),
-        why="A stop loses nothing, a death loses a device, a wrong line stays wrong, a cancelled order is gone.",
-    ),
-    Exercise(
-        "12.5",
         judge_layout,
         (
             "Which whole thing does the median of a column need, and which dim of `down` may therefore not be cut?",

@@ -31,95 +31,64 @@ PREDICTIONS = (
     ),
     Prediction(
         "05.b",
-        question="An 8 x 4 matrix on a 4 x 2 mesh, in_specs=P('a', 'b'). Which shape does the function see?",
+        question="The two examples are the columns of a matrix of shape (5, 2). Which shape has "
+        "vmap(convolve, in_axes=(1, None), out_axes=1)(matrix, w)?",
         choices=(
             Choice(
-                "(4,), one row",
-                misconception="shard_map takes a dim away, as vmap does",
-                answer="vmap takes the mapped dim away. shard_map keeps all dims, and makes them shorter.",
+                "(2, 3)",
+                misconception="the dim of the examples always comes first",
+                answer="So it would be with `out_axes=0`. Here the results stand side by side, as the examples do.",
             ),
-            Choice("(2, 2)"),
+            Choice("(3, 2)"),
             Choice(
-                "(8, 4)",
-                misconception="the function sees the whole",
-                answer="The whole has this shape. The function is what one device runs, on the block that it has.",
-            ),
-            Choice(
-                "(1, 4)",
-                misconception="eight devices, eight rows",
-                answer="Dim 0 is cut by axis `a` alone, in 4 parts of 2 rows; axis `b` cuts dim 1.",
+                "(5, 2)",
+                misconception="the function sees the columns as they are",
+                answer="The function sees one column, five numbers, and returns three sums for it.",
             ),
         ),
-        why="8 rows over 4 devices along a, 4 columns over 2 along b: blocks of 2 x 2.",
+        why="The function sees (5,) and returns (3,). `out_axes=1` puts the dim of the examples behind it.",
     ),
     Prediction(
         "05.c",
-        question="`half_row_sums` forgets the psum, with out_specs=P('a'). What do you get?",
+        question="24 examples, one w of three weights. Which shape has "
+        "vmap(grad(loss), in_axes=(None, 0, 0))(w, examples, targets)?",
         choices=(
-            Choice("an error when it is called"),
             Choice(
-                "the right sums",
-                misconception="out_specs adds up what is missing",
-                answer="`out_specs` communicates nothing, so it cannot add the halves.",
+                "(3,)",
+                misconception="a gradient is added up over the batch",
+                answer="That is what `backward` leaves after a batch. Each call of `grad` here has seen one example.",
             ),
             Choice(
-                "16 numbers, two for each row",
-                misconception="all results are put together",
-                answer="`b` is not in `out_specs`: along it, the value of one device stands for all.",
+                "(24,)",
+                misconception="there is one number for each example",
+                answer="A loss is one number for each example. Its gradient has one for each weight.",
             ),
-            Choice(
-                "8 numbers, each the sum of half a row",
-                misconception="out_specs is believed",
-                answer="That is what `check_vma=False` returns. By default the promise of `out_specs` is checked.",
-            ),
+            Choice("(24, 3)"),
         ),
-        why="out_specs=P('a') promises equal values along b, and the devices along b hold different half sums. No psum "
-        "over b made them equal, so the call is refused when the function is traced.",
+        why="For one example the gradient has the shape of w, (3,). vmap puts the 24 examples before it.",
     ),
     Prediction(
         "05.d",
-        question="`matrix` is distributed as P('b', 'a'), and in_specs says P('a', 'b'). What happens?",
-        choices=(
-            Choice("it is resharded first; right sums, more bytes"),
-            Choice(
-                "an error: the shardings differ",
-                misconception="in_specs describes the argument",
-                answer="In JAX with Explicit axes it is. Here `in_specs` is an instruction.",
-            ),
-            Choice(
-                "wrong sums",
-                misconception="the devices take the blocks that they have",
-                answer="Each device gets the block that `in_specs` names, even if another device has it now.",
-            ),
-            Choice(
-                "the same, with the same bytes",
-                misconception="blocks are free to move",
-                answer="The blocks are on other devices than the function needs them: they are sent.",
-            ),
-        ),
-        why="in_specs is an instruction: an argument with another sharding is resharded, and that is communication.",
-    ),
-    Prediction(
-        "05.e",
-        question="24 examples on 8 devices, w whole on each. What is sent, so that each has the mean loss's gradient?",
+        question="power(v, n) is mapped over eight devices with a static n, and called with n = 3, 3 and 2. How often "
+        "does it print?",
         choices=(
             Choice(
-                "the examples: one all_gather",
-                misconception="a device needs all examples",
-                answer="A device needs what the other examples say about `w`, not the examples.",
+                "24 times: each device, in each call",
+                misconception="each device runs the Python function",
+                answer="The devices run a program. The controller makes it, by running the function once.",
             ),
             Choice(
-                "nothing",
-                misconception="w is whole on each device, and so is its gradient",
-                answer="Each device has seen 3 examples, and has their gradient only.",
+                "three times: once in each call",
+                misconception="a function is traced whenever it is called",
+                answer="The second call finds the program of the first, with the same shapes and the same n.",
             ),
-            Choice("gradients, of the size of w: one all_reduce"),
+            Choice("twice"),
             Choice(
-                "the 24 losses: one all_gather",
-                misconception="a loss is enough to get its gradient",
-                answer="A loss is one number; its gradient is computed where the example is.",
+                "once",
+                misconception="n is an input of the program",
+                answer="A static argument is a part of the program: the loop was written out for n = 3.",
             ),
         ),
-        why="The gradient of a mean is the mean of the gradients: 3 numbers a device, 2 * 12 * 7/8 = 21 bytes.",
+        why="Once for n = 3 and once for n = 2: another static value is another program.",
     ),
 )

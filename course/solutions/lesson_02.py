@@ -67,15 +67,6 @@ ANSWERS = {
         ),
     ),
     "02.3": Answers(
-        solution=((2, 4), P("a", "b")),
-        wrong=(
-            Wrong(((8,), P(None, "a")), "8 divides none"),
-            Wrong(((4, 2), P("b")), "along it are copies"),
-            Wrong(((4, 2), P("a", "b")), "Which of 2, 4 and 8 divide 6"),
-            Wrong(((2, 2), P("a", "b")), "Which of 2, 4 and 8"),
-        ),
-    ),
-    "02.4": Answers(
         solution=(P(None, ("data", "model")), P(("data", "model"), None)),
         wrong=(
             Wrong((P(None, "data"), P("data")), "cuts nothing"),

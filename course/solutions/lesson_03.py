@@ -70,22 +70,6 @@ def fetch_nothing(array: Any) -> torch.Tensor:
     return torch.arange(32.0).reshape(array.shape)
 
 
-def rows_held(rows: int, devices: int) -> list[int]:
-    """03.4."""
-    full = -(-rows // devices)
-    return [max(0, min(full, rows - place * full)) for place in range(devices)]
-
-
-def balanced(rows: int, devices: int) -> list[int]:
-    """Wrong: as equal as possible."""
-    return [rows // devices + (place < rows % devices) for place in range(devices)]
-
-
-def without_empty(rows: int, devices: int) -> list[int]:
-    """Wrong: no shard for a device without rows."""
-    return [len(part) for part in torch.arange(rows).chunk(devices)]
-
-
 ANSWERS = {
     "03.1": Answers(
         solution=holders,
@@ -111,13 +95,6 @@ ANSWERS = {
             Wrong([P("a")], "name both axes"),
             Wrong([P(("a", "b"))], "several exchanges"),
             Wrong([P(("a", "b")), P(("b", "a"))], "sends whole shards"),
-        ),
-    ),
-    "03.4": Answers(
-        solution=rows_held,
-        wrong=(
-            Wrong(balanced, "as equal as possible"),
-            Wrong(without_empty, "with a 0"),
         ),
     ),
 }

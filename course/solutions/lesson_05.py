@@ -1,58 +1,28 @@
 """Lesson 05: answers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.exercises.lesson_05 import distance
-from course.solutions.answers import Answers, Made, Wrong
+from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-P = ts.P
-lax = ts.lax
+
+def all_pairs(distance: Any, points: Any) -> Any:
+    """The distance of each point to each."""
+    return ts.vmap(ts.vmap(distance, in_axes=(None, 0)), in_axes=(0, None))(points, points)
 
 
-def on_blocks(function: Callable[..., Any], out_specs: ts.P | None = None) -> Made:
-    """The function on the blocks of a 4 x 2 mesh."""
-
-    def make() -> object:
-        mesh = ts.make_mesh((4, 2), ("a", "b"))
-        specs = P("a", "b")
-        return ts.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs if out_specs is None else out_specs)
-
-    return Made(make)
+def of_others(table: Any) -> Any:
+    """The nearest other point, from all distances."""
+    return (table + torch.diag(torch.full((len(table),), torch.inf))).argmin(1)
 
 
-def square_sums(block: Any) -> Any:
-    """Of each row of a block, as a column."""
-    return (block**2).sum(1, keepdim=True)
-
-
-def gathered(block: Any) -> Any:
-    """Wrong: right values, but the neighbour's numbers are sent."""
-    row = lax.all_gather(block, "b", axis=1, tiled=True)
-    return block / row.norm(dim=1, keepdim=True)
-
-
-def by_blocks(
-    function: Callable[..., Any], specs: Any = None, out_specs: ts.P | None = None, is_own: bool = True
-) -> Callable[..., Any]:
-    """`function(loss, w, examples, targets)` on the blocks of eight devices, perhaps with each device's own `w`."""
-
-    def pulls(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
-        def on_block(w: Any, examples: Any, targets: Any) -> Any:
-            own = lax.pcast(w, "i", to="varying") if is_own else w
-            return function(loss, own, examples, targets)
-
-        mesh = ts.make_mesh((8,), ("i",))
-        in_specs = (P(), P("i"), P("i")) if specs is None else specs
-        out = P("i") if out_specs is None else out_specs
-        return ts.shard_map(on_block, mesh=mesh, in_specs=in_specs, out_specs=out)(w, examples, targets)
-
-    return pulls
+def looped(distance: Any, points: Any) -> Any:
+    """Wrong: a loop over all pairs."""
+    return of_others(torch.stack([torch.stack([distance(a, b) for b in points]) for a in points]))
 
 
 def gradients(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
@@ -60,74 +30,78 @@ def gradients(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
     return ts.vmap(ts.grad(loss), in_axes=(None, 0, 0))(w, examples, targets)
 
 
-def lengths(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
-    """Of each example's gradient."""
-    return gradients(loss, w, examples, targets).norm(dim=1)
+def shortened(gradient: Any, most: float = 1.0) -> Any:
+    """At most 10 long, along the last dim."""
+    return gradient * (10 / gradient.norm(dim=-1, keepdim=True)).clamp(max=most)
 
 
-def looped(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
-    """Wrong: a loop over the examples of the block."""
-    return torch.stack([ts.grad(loss)(w, examples[i], targets[i]).norm() for i in range(len(examples))])
+def clipped_mean(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+    """05.2: each is shortened before the mean."""
+    return shortened(gradients(loss, w, examples, targets)).mean(0)
 
 
-def together(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
-    """Wrong: one number for the block."""
-    return gradients(loss, w, examples, targets).norm().reshape(1)
+def clipped_in_a_loop(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+    """Wrong: one example after the other."""
+    each = [ts.grad(loss)(w, x, target) for x, target in zip(examples, targets, strict=True)]
+    return shortened(torch.stack(each)).mean(0)
 
 
-def branched(v: Any) -> Any:
-    """Wrong: an `if` on a value."""
-    return torch.log(v) if v > 1 else v - 1
+def stepped(models: Any, grads: Any, rate: float = 0.1) -> Any:
+    """Each parameter minus its gradient."""
+    return {name: models[name] - rate * grads[name] for name in models}
+
+
+def step_each(loss: Any, models: Any, x: Any, target: Any) -> Any:
+    """05.3: mapped over the models."""
+    return stepped(models, ts.vmap(ts.grad(loss), in_axes=(0, None, None))(models, x, target))
+
+
+def step_by_mean(loss: Any, models: Any, x: Any, target: Any) -> Any:
+    """Wrong: one loss for all models."""
+    mean = ts.grad(lambda models: ts.vmap(loss, in_axes=(0, None, None))(models, x, target).mean())
+    return stepped(models, mean(models))
+
+
+def step_in_a_loop(loss: Any, models: Any, x: Any, target: Any) -> Any:
+    """Wrong: one model after the other."""
+    each = [ts.grad(loss)({name: models[name][i] for name in models}, x, target) for i in range(4)]
+    return stepped(models, {name: torch.stack([grads[name] for grads in each]) for name in models})
+
+
+def step_up(loss: Any, models: Any, x: Any, target: Any) -> Any:
+    """Wrong: along the gradient."""
+    return stepped(models, ts.vmap(ts.grad(loss), in_axes=(0, None, None))(models, x, target), rate=-0.1)
 
 
 ANSWERS = {
     "05.1": Answers(
-        solution=lambda distance, points: ts.vmap(ts.vmap(distance, in_axes=(None, 0)), in_axes=(0, None))(
-            points, points
-        ),
+        solution=lambda distance, points: of_others(all_pairs(distance, points)),
         wrong=(
             Wrong(lambda distance, points: ts.vmap(distance)(points, points), "One vmap pairs point 0 with point 0"),
-            Wrong(
-                lambda distance, points: ts.vmap(distance, in_axes=(0, None))(points, points),
-                "A second vmap takes them apart",
-            ),
-            Wrong(lambda distance, points: torch.cdist(points, points), "Map the function that you are given"),
-            Wrong(
-                lambda distance, points: torch.stack([torch.stack([distance(a, b) for b in points]) for a in points]),
-                "calls the function once",
-            ),
-            Wrong(lambda _, points: ts.vmap(ts.vmap(distance))(points, points), "from *one* point to all others"),
+            Wrong(lambda distance, points: all_pairs(distance, points).argmin(1), "could stand on the diagonal"),
+            Wrong(all_pairs, "where is the smallest number"),
+            Wrong(lambda _, points: of_others(torch.cdist(points, points)), "Map the function that you are given"),
+            Wrong(looped, "calls the function once"),
         ),
     ),
     "05.2": Answers(
-        solution=on_blocks(lambda block: block / lax.psum(square_sums(block), "b").sqrt()),
+        solution=clipped_mean,
         wrong=(
-            Wrong(on_blocks(lambda block: block / square_sums(block).sqrt()), "need from its neighbour"),
-            Wrong(on_blocks(lambda block: block / lax.psum(square_sums(block).sqrt(), "b")), "Lengths do not add"),
-            Wrong(on_blocks(lambda block: block / lax.psum(square_sums(block), "b")), "the length is its root"),
-            Wrong(on_blocks(lambda block: block / lax.psum(square_sums(block), "a").sqrt()), "what is missing"),
-            Wrong(on_blocks(gathered), "one number for each row"),
-            Wrong(lambda matrix: matrix / matrix.norm(dim=1, keepdim=True), "write what one device runs"),
+            Wrong(lambda *args: gradients(*args).mean(0), "Shorten those that are longer"),
+            Wrong(lambda *args: shortened(gradients(*args).mean(0)), "The mean was shortened"),
+            Wrong(lambda *args: shortened(gradients(*args), torch.inf).mean(0), "All are 10 long now"),
+            Wrong(lambda *args: gradients(*args).clamp(-10, 10).mean(0), "Each number was cut off by itself"),
+            Wrong(lambda *args: shortened(gradients(*args)), "Take their mean"),
+            Wrong(clipped_in_a_loop, "calls `loss` once"),
         ),
     ),
     "05.3": Answers(
-        solution=by_blocks(lengths),
+        solution=step_each,
         wrong=(
-            Wrong(lengths, "gives each device a block"),
-            Wrong(by_blocks(gradients), "Nearly: take the length"),
-            Wrong(by_blocks(lengths, is_own=False), "is the sum of what each of them finds"),
-            Wrong(by_blocks(lengths, P(), P(), is_own=False), "three for each device"),
-            Wrong(by_blocks(together), "takes its three examples apart"),
-            Wrong(by_blocks(looped), "A loop in the block grows with the block"),
-        ),
-    ),
-    "05.4": Answers(
-        solution=lambda v: torch.where(v > 1, torch.log(torch.where(v > 1, v, 1.0)), v - 1),
-        wrong=(
-            Wrong(branched, "chooses for each"),
-            Wrong(lambda v: torch.where(v > 1, torch.log(v), v - 1), "infinity is nan"),
-            Wrong(lambda v: torch.where(v > 1, torch.log(v.abs()), v - 1), "infinity is nan"),
-            Wrong(lambda v: torch.where(v > 1, v - 1, torch.log(v.clamp(min=1.0))), "The two branches are exchanged"),
+            Wrong(step_by_mean, "divides each gradient by 4"),
+            Wrong(lambda loss, models, *data: stepped(models, ts.vmap(ts.grad(loss))(models, *data)), "see all of x"),
+            Wrong(step_up, "These models climb"),
+            Wrong(step_in_a_loop, "calls `loss` once"),
         ),
     ),
 }

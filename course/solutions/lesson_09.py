@@ -10,8 +10,6 @@ from course.solutions.answers import Answers, Wrong
 __all__ = ["ANSWERS"]
 
 P = ts.P
-SHAPE = (64, 64)
-OTHER = (32, 64)
 
 
 def window_means(v: Any, window: int, rate: float) -> Any:
@@ -85,18 +83,6 @@ def bucketed_by_new_functions(v: Any) -> Any:
 
 ANSWERS = {
     "09.1": Answers(
-        solution=[(SHAPE, P("a")), (SHAPE, P("b")), (SHAPE, P()), (OTHER, P("a")), (SHAPE, P("a"))],
-        wrong=(
-            Wrong([(SHAPE, P("a")), (SHAPE, P("b")), (SHAPE, P()), (OTHER, P("a")), ((16, 64), P())], "is a new trace"),
-            Wrong([(SHAPE, P("a")), (SHAPE, P("b")), (SHAPE, P()), (OTHER, P("a")), (OTHER, P())], "No call finds"),
-            Wrong(
-                [(SHAPE, P("a")), (SHAPE, P("b")), (SHAPE, P()), (SHAPE, P("a", "b")), (SHAPE, P())],
-                "a second trace",
-            ),
-            Wrong([(SHAPE, P("a")), (OTHER, P("a"))] + [(SHAPE, P("a"))] * 3, "Which of shape and spec"),
-        ),
-    ),
-    "09.2": Answers(
         solution=means,
         wrong=(
             Wrong(means_of_both_dtypes, "Among the rates are ints and floats"),
@@ -105,7 +91,7 @@ ANSWERS = {
             Wrong(means_of_the_first_rate, "Which argument does `reshape` need"),
         ),
     ),
-    "09.3": Answers(
+    "09.2": Answers(
         solution=ts.jit(lambda v: v / torch.clamp(v.max(), min=1)),
         wrong=(
             Wrong(ts.jit(shrunk_by_if), "no values to choose a branch by"),
@@ -114,7 +100,7 @@ ANSWERS = {
             Wrong(ts.jit(lambda v: torch.clamp(v, max=1)), "By what do you divide"),
         ),
     ),
-    "09.4": Answers(
+    "09.3": Answers(
         solution=bucketed_mean,
         wrong=(
             Wrong(mean_of_the_padded, "By which number must the sum be divided"),

@@ -12,35 +12,8 @@ __all__ = ["ANSWERS"]
 random = ts.random
 
 
-def initial_values(key: Any) -> Any:
-    """10.1."""
-    for_up, for_down = random.split(key)
-    return random.normal(for_up, (4, 8)), random.normal(for_down, (8, 4))
-
-
-def values_cut_from_one(key: Any) -> Any:
-    """Wrong: both are parts of one draw."""
-    drawn = random.normal(key, (8, 8))
-    return drawn[:4], drawn[:, :4]
-
-
-def values_with_own_key(key: Any) -> Any:
-    """Wrong: the second key is always the same."""
-    return random.normal(random.split(key)[0], (4, 8)), random.normal(random.key(0), (8, 4))
-
-
-def values_with_used_key(key: Any) -> Any:
-    """Wrong: draws from a key that was split."""
-    return random.normal(key, (4, 8)), random.normal(random.split(key)[0], (8, 4))
-
-
-def values_from_torch(key: Any) -> Any:
-    """Wrong: a generator with a state."""
-    return torch.randn(4, 8), torch.randn(8, 4)
-
-
 def dropout(key: Any, h: Any) -> Any:
-    """10.3."""
+    """10.2."""
     return torch.where(random.bernoulli(key, 0.5, h.shape), 2 * h, 0.0)
 
 
@@ -54,7 +27,7 @@ def noise_of(key: Any, block: Any, first: Any) -> Any:
 
 
 def noise_of_rows(key: Any, block: Any) -> Any:
-    """10.4."""
+    """10.3."""
     return noise_of(key, block, ts.lax.axis_index("rows") * block.shape[0])
 
 
@@ -90,15 +63,6 @@ def noise_of_one_number(key: Any, block: Any) -> Any:
 
 ANSWERS = {
     "10.1": Answers(
-        solution=initial_values,
-        wrong=(
-            Wrong(values_cut_from_one, "Each draw needs its own"),
-            Wrong(values_with_own_key, "ignores the caller's"),
-            Wrong(values_with_used_key, "is used up"),
-            Wrong(values_from_torch, "no hidden state"),
-        ),
-    ),
-    "10.2": Answers(
         solution=range(30, 36),
         wrong=(
             Wrong(range(24, 30), "device 2 has it"),
@@ -107,7 +71,7 @@ ANSWERS = {
             Wrong([3], "how many rows and columns"),
         ),
     ),
-    "10.3": Answers(
+    "10.2": Answers(
         solution=dropout,
         wrong=(
             Wrong(lambda key, h: torch.nn.functional.dropout(h, 0.5), "have a hidden state"),
@@ -118,7 +82,7 @@ ANSWERS = {
             Wrong(lambda key, h: torch.where(random.bernoulli(key, 0.9, h.shape), 2 * h, 0.0), "What decides"),
         ),
     ),
-    "10.4": Answers(
+    "10.3": Answers(
         solution=noise_of_rows,
         wrong=(
             Wrong(noise_of_own_rows, "what is the number of its first row"),

@@ -92,15 +92,6 @@ ANSWERS = {
         ),
     ),
     "12.4": Answers(
-        solution=["ask again", "start afresh", "fix my line", "compute again"],
-        wrong=(
-            Wrong(["start afresh", "start afresh", "fix my line", "compute again"], "a fresh pool costs all arrays"),
-            Wrong(["ask again", "ask again", "fix my line", "compute again"], "a dead process does not come back"),
-            Wrong(["ask again", "start afresh", "compute again", "compute again"], "fails again, on a fresh pool too"),
-            Wrong(["ask again", "start afresh", "fix my line", "ask again"], "never comes by itself"),
-        ),
-    ),
-    "12.5": Answers(
         solution=(P(None, "d"), P(None, "d")),
         wrong=(
             Wrong((P(None, "d"), P("d")), "may then not be cut"),

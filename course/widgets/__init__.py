@@ -11,7 +11,7 @@
     sharding      lesson 02: choose mesh, array and spec; what each device holds, and how many bytes
     array_moves   lesson 03: choose where an array is and where it goes; every step of the move on every device
     stepper       lessons 07 and 08: step through a collective; what each device sends to which
-    views         lesson 05: the whole beside one device, under pmap and shard_map
+    views         lesson 06: the whole beside one device, under pmap and shard_map
     layouts       lesson 04: layouts of the operands in; program, layout of the result, bytes and work out
     costs         lesson 11: memory, traffic and work of a training step under a layout
     costs_step    that step: a network of four layers, its layouts and optimizers

@@ -1,4 +1,4 @@
-"""Lesson 05: the view of the whole beside the view of one device, for shard_map and pmap."""
+"""Lesson 06: the view of the whole beside the view of one device, for shard_map and pmap."""
 
 from __future__ import annotations
 

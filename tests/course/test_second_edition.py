@@ -19,7 +19,9 @@ from tests.course.lesson_cells import (
 from tests.rows import for_every_row
 
 SOLUTIONS = Path(__file__).parents[2] / "course/solutions"
-MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 75, 45, 15.0
+MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 60, 40, 15.0
+# Longer than a reader likes: what they have now is the most that they may have.
+LONGER = {"00": 63, "01": 67, "02": 63, "04": 72, "07": 65, "11": 72, "12": 67}
 LONGEST_LINE = 88
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, CAPSTONE)]
 
@@ -31,7 +33,7 @@ def sections(cells: list[Cell]) -> str:
 @for_every_row(LESSONS)
 def test_a_lesson_is_not_longer_than_its_reader(lesson: str) -> None:
     cells = cells_of(LESSONS[lesson])
-    assert len(cells) <= MOST_CELLS
+    assert len(cells) <= LONGER.get(lesson, MOST_CELLS)
     assert promised(cells)[0] <= MOST_TEACHING
 
 

@@ -1,4 +1,4 @@
-"""The whole beside one device, of lesson 05: numbers by hand; every control changes the picture."""
+"""The whole beside one device, of lesson 06: numbers by hand; every control changes the picture."""
 
 import pytest
 

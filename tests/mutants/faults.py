@@ -904,10 +904,10 @@ COURSE = (
     ),
     Fault(
         "a hint for another mistake",
-        "course/exercises/lesson_05.py",
+        "course/exercises/lesson_06.py",
         "if not difference(got, MATRIX / halves.sum(1, keepdim=True)):",
         "if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):",
-        ("tests/course/test_exercises.py::test_a_wrong_answer_is_refused_with_its_hint[05.2-wrong-3]",),
+        ("tests/course/test_exercises.py::test_a_wrong_answer_is_refused_with_its_hint[06.1-wrong-3]",),
     ),
     Fault(
         "a solution takes one column too few",
@@ -927,7 +927,7 @@ COURSE = (
         "the clock of the half day does not add up",
         "course/instructor/half-day.md",
         "| 0:31 | 24 | 01 |",
-        "| 0:31 | 22 | 01 |",
+        "| 0:31 | 26 | 01 |",
         ("tests/course/test_instructor.py::test_the_clock_of_a_day_adds_up",),
     ),
     Fault(
