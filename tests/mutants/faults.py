@@ -927,7 +927,7 @@ COURSE = (
         "the clock of the half day does not add up",
         "course/instructor/half-day.md",
         "| 0:31 | 24 | 01 |",
-        "| 0:31 | 22 | 01 |",
+        "| 0:31 | 26 | 01 |",
         ("tests/course/test_instructor.py::test_the_clock_of_a_day_adds_up",),
     ),
     Fault(
