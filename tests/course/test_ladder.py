@@ -78,7 +78,7 @@ def program_of(function):
     "function, rounds",
     [
         (lambda x: x + 1, 0),
-        (lambda x: ts.lax.psum(x, "d") + ts.lax.psum(x * x, "d"), 1),
+        (lambda x: ts.lax.psum(x, "d") + ts.lax.ppermute(x, "d", solutions.RING), 1),
         (lambda x: ts.lax.psum(x * ts.lax.psum(x, "d"), "d"), 2),
         (lambda x: ts.lax.fori_loop(0, 5, lambda _, y: ts.lax.ppermute(y, "d", solutions.RING), x), 5),
     ],
