@@ -1,4 +1,4 @@
-"""A pipeline's timetable: each work after what it needs, the bubble by its formula, and what is held by the schedule."""
+"""A pipeline's timetable: each work after what it needs, the bubble by its formula, and how many are held."""
 
 import xml.etree.ElementTree as ElementTree
 
