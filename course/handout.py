@@ -26,8 +26,8 @@ Open the lessons below in this folder: they import the packages `tinyshard` and 
     pip install -r requirements.txt
 
 JupyterLab needs `jupyterlab_widgets` in its own environment, to show controls. Two cores and 1.5 GB of memory serve
-one learner. A learner's answers are kept in `.progress.json` and `.predictions.json` in this folder: each learner
-needs a copy.
+one learner. A learner's answers are kept in this folder, in `.progress.json`, `.predictions.json` and
+`.ladder.json`: each learner needs a copy.
 
 {lessons}
 """

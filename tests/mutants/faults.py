@@ -865,6 +865,13 @@ COURSE = (
         ("tests/course/test_room.py::test_collected_working_folders_are_a_room_too_and_nobody_counts_twice",),
     ),
     Fault(
+        "on the ladder every exchange is a round, whether it waits for another one or not",
+        "course/ladder/rung.py",
+        "before = max((rounds[v.number] for v in values_in((step.args, step.kwargs))), default=0)",
+        "before = max(rounds)",
+        ("tests/course/test_ladder.py::test_rounds_are_the_longest_chain_of_exchanges",),
+    ),
+    Fault(
         "the lesson's ring sends to the device before",
         "course/schedules.py",
         "before, behind = (device - 1) % count, (device + 1) % count",
