@@ -461,8 +461,8 @@ COMPILE = (
     Fault(
         "what the body of a loop holds is not counted",
         "tinyshard/compile/memory.py",
-        "for n in held) + _within(program, step)",
-        "for n in held)",
+        "found.append(nbytes + _within(program, step))",
+        "found.append(nbytes)",
         ("tests/unit/test_scan.py::test_the_analyses_count_each_round",),
     ),
     Fault(
@@ -911,10 +911,10 @@ COURSE = (
     ),
     Fault(
         "a hint for another mistake",
-        "course/exercises/lesson_05.py",
+        "course/exercises/lesson_06.py",
         "if not difference(got, MATRIX / halves.sum(1, keepdim=True)):",
         "if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):",
-        ("tests/course/test_exercises.py::test_a_wrong_answer_is_refused_with_its_hint[05.2-wrong-3]",),
+        ("tests/course/test_exercises.py::test_a_wrong_answer_is_refused_with_its_hint[06.1-wrong-3]",),
     ),
     Fault(
         "a solution takes one column too few",
