@@ -233,8 +233,8 @@ RUNTIME = (
     Fault(
         "what a device finishes wakes no thread that waits for it",
         "tinyshard/runtime/shm/completion.py",
-        "is_awaited = 0 < self._awaited[device] <= number",
-        "is_awaited = 0 < self._awaited[device] < number",
+        "if before < self._awaited[device] <= number:",
+        "if before < self._awaited[device] < number:",
         ("tests/unit/test_completion.py::test_a_thread_that_waits_is_woken_when_all_that_it_needs_is_finished",),
     ),
     Fault(
