@@ -147,7 +147,7 @@ class _Writer:
         call = f"{name}({', '.join(arguments)})"
         if step.results:
             slots = ", ".join(f"v{n}" if n >= 0 else "_" for n in step.results)
-            call = f"{slots} = {call}" if gives_one(step) else f"{slots}, *_ = {call}"
+            call = f"{slots}{', *_' if gives_more(step) else ''} = {call}"
         return f"{call}  # {types}" if types else call
 
     def _name(self, op: str, key: Any, number: int) -> str:
@@ -187,14 +187,12 @@ class _Writer:
         return name
 
 
-def gives_one(step: Eqn) -> bool:
-    """Whether a step's function returns its one result, and not a list or tuple of results."""
-    if len(step.results) != 1:
-        return False
+def gives_more(step: Eqn) -> bool:
+    """Whether a step's function may return more than the step's results: a list, of which others may be left out."""
     if not step.is_torch_op or not has_op(step.op):
-        return True
+        return False
     returns = find_op(step.op)._schema.returns
-    return len(returns) == 1 and not isinstance(returns[0].type, torch.ListType)
+    return len(returns) != len(step.results) or isinstance(returns[0].type, torch.ListType)
 
 
 def device_code(program: Program) -> str:

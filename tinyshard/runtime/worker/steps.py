@@ -22,7 +22,7 @@ from tinyshard.core.program import values_in
 from tinyshard.runtime.collectives.base import PeerLostError
 from tinyshard.runtime.failure import CODE_FILE, NO_MEMORY, Failure, failure_of, is_out_of_memory, leave
 from tinyshard.runtime.worker.control import CallControl
-from tinyshard.runtime.worker.device_code import code_of, gives_one
+from tinyshard.runtime.worker.device_code import code_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, operands_of
 from tinyshard.runtime.worker.flow import Flow
 from tinyshard.runtime.worker.memory import Memory
@@ -100,7 +100,7 @@ class Steps:
             return self._exchange(step)
         if step.function is not None:
             return step.function
-        numbers, is_one = [v.number for v in values_in((step.step.args, step.step.kwargs))], gives_one(step.step)
+        numbers, is_one = [v.number for v in values_in((step.step.args, step.step.kwargs))], len(step.results) == 1
 
         def call(*operands: Any) -> Any:
             values: Any = dict(zip(numbers, operands, strict=True))
