@@ -57,17 +57,13 @@ class SharedMemoryCommunicator(Communicator):
         group = group_of(request.devices, self._device)
         return lambda x, moment: self.transfer(group, x, moment, request.meta, request.result, **request.params)
 
-    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        if fits([meta]):
-            small = self._eager.ready(request.name, group, [meta], params)
-            return lambda x, moment: small([x], moment)[0]
-        large: Callable[..., Tensor] = getattr(self, request.name)
-        return lambda x, moment: large(group, x, moment, **params)
-
-    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
-        if fits(request.several):
-            return self._eager.ready(request.name, group, request.several, params)
-        work = Several(self._arena, request.name, group, request.several, params, self._empty)
+    def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
+        if fits(metas):
+            return self._eager.ready(name, group, metas, params)
+        if len(metas) == 1:
+            large: Callable[..., Tensor] = getattr(self, name)
+            return lambda xs, moment: (large(group, xs[0], moment, **params),)
+        work = Several(self._arena, name, group, metas, params, self._empty)
 
         def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
             operands = xs if work.takes_operands else None
