@@ -74,18 +74,18 @@ cache                 a cache of the most recently used entries; devices drop th
 
 A walk, with shared memory: `v + 1` on eight devices, the second time.
 
-1. `ProcessPool.run` posts the call (`Dispatcher.post`). `Deliveries.prepare` makes its one record, of ints: the call, the
-   program, the numbers of operands and results, and values to free. `CallLog.publish` writes it once for all devices;
-   `CallLog.ring` wakes those that sleep, by one system call (`waking`).
+1. `ProcessPool.run` posts the call (`Dispatcher.post`). `Deliveries.prepare` makes its one record, of ints: the call,
+   the program, the numbers of operands and results, and values to free. `CallLog.publish` writes it once for all
+   devices; `CallLog.ring` wakes those that sleep, by one system call (`waking`).
 2. A device takes the record in `LogReader.take`. `Worker._call` finds the operands by their numbers, calls the
    program's function, and keeps its results. `device_code` has written the function, a line for each step.
 3. A line that is a collective waits at `Barrier.wait`. The last device to arrive computes a small sum, by
    `collectives.eager`; for a large one each device computes a part in `SharedMemoryCommunicator.all_reduce`, by
    `reduction.combine`, between two such waits.
 4. The device writes the call's number in `Completion.finish`; a waiting thread reads it in `Completions.wait`.
-5. If a step raises, the call is cancelled, or a device is lost, the function ends with an error. `Steps.go_on` finds the
-   step by the line in the traceback, its operands among the frame's variables, and continues step by step: nothing
-   more is computed, and other devices get zeros from this one.
+5. If a step raises, the call is cancelled, or a device is lost, the function ends with an error. `Steps.go_on` finds
+   the step by the line in the traceback, its operands among the frame's variables, and continues step by step:
+   nothing more is computed, and other devices get zeros from this one.
 6. The I/O thread notices a death at the end of the worker's socket (`Receiver._read`). `Receiver._lose` sends
    "lost" to the other devices: their control threads abort the collectives. `watchdog` detects a device that is alive
    and stalls.
