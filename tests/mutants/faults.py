@@ -171,9 +171,9 @@ RUNTIME = (
     ),
     Fault(
         "the parts of a large sum do not reach its end",
-        "tinyshard/runtime/collectives/shm.py",
-        "units * k // group.count * unit",
-        "units // group.count * k * unit",
+        "tinyshard/runtime/collectives/several.py",
+        "low, high = (total * k // count for k",
+        "low, high = (total // count * k for k",
         (
             "tests/unit/test_shm_collectives.py"
             "::test_sums_of_many_elements_are_those_of_the_rows_whatever_lies_between_them",

@@ -48,7 +48,7 @@ collectives/          between devices
     base              the base class of all communicators
     shm               through shared memory
     eager             the same for small operands
-    several           the same for several operands in one exchange
+    several           what each device computes in an exchange of large operands, or of several
     gloo              over torch's gloo process groups
     nccl              between GPUs
     reduction         sums, maxima and other reductions
@@ -80,8 +80,8 @@ A walk, with shared memory: `v + 1` on eight devices, the second time.
 2. A device takes the record in `LogReader.take`. `Worker._call` finds the operands by their numbers, calls the
    program's function, and keeps its results. `device_code` has written the function, a line for each step.
 3. A line that is a collective waits at `Barrier.wait`. The last device to arrive computes a small sum, by
-   `collectives.eager`; for a large one each device computes a part in `SharedMemoryCommunicator.all_reduce`, by
-   `reduction.combine`, between two such waits.
+   `collectives.eager`; for a large one each device computes a part in `collectives.several`, by `reduction.combine`,
+   between two such waits.
 4. The device writes the call's number in `Completion.finish`; a waiting thread reads it in `Completions.wait`.
 5. If a step raises, the call is cancelled, or a device is lost, the function ends with an error. `Steps.go_on` finds
    the step by the line in the traceback, its operands among the frame's variables, and continues step by step:
