@@ -263,8 +263,8 @@ RUNTIME = (
     Fault(
         "what a device finishes wakes no thread that waits for it",
         "tinyshard/runtime/shm/completion.py",
-        "if before < self._awaited[device] <= number:",
-        "if before < self._awaited[device] < number:",
+        "if before < self._awaited[self._device] <= number:",
+        "if before < self._awaited[self._device] < number:",
         ("tests/unit/test_completion.py::test_a_thread_that_waits_is_woken_when_all_that_it_needs_is_finished",),
     ),
     Fault(

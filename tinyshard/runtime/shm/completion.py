@@ -31,18 +31,16 @@ class Completion:
     """A device's end; `bell` is the descriptor of the pipe that wakes the controller."""
 
     def __init__(self, control: ControlBlock, device: int, bell: int) -> None:
-        self._fence = control.waking(device).fence
+        self._waking = control.waking(device)
         self._finished, self._awaited = control.calls["finished"].data, control.calls["awaited"].data
         self._device = device
         self._bell = bell
 
     def finish(self, number: int) -> None:
         """Note that a call is over."""
-        device, finished = self._device, self._finished
-        before = finished[device]
-        finished[device] = number
-        self._fence(device)
-        if before < self._awaited[device] <= number:
+        before = self._finished[self._device]
+        self._waking.write_own(self._finished, number)
+        if before < self._awaited[self._device] <= number:
             with contextlib.suppress(OSError):  # a full pipe wakes the controller too; a closed one has no reader
                 os.write(self._bell, b"x")
 

@@ -144,7 +144,6 @@ class LogReader:
         if self._announced[self._device] <= self._at:
             self._end_s = time.monotonic() + within_s
             self._waking.wait(self._is_there)
-        self._waking.fence(self._device)
         return self._take()
 
     def _is_there(self) -> bool:
@@ -152,7 +151,7 @@ class LogReader:
 
     def _take(self) -> list[bytes]:
         ring, (byte, bit) = self._ring, divmod(self._device, 8)
-        taken, position, end = [], self._at, self._announced[self._device]
+        taken, position, end = [], self._at, self._waking.read_own(self._announced)
         while position < end:
             start = position % LOG_NBYTES
             (nbytes,) = _SIZE.unpack_from(ring, start)
@@ -164,7 +163,9 @@ class LogReader:
             if ring[bits + byte] >> bit & 1:
                 taken.append(ring[record : record + nbytes].tobytes())
             position += _padded(record + nbytes - start)
-        self._at = self._all_taken[self._device] = position
+        if position > self._at:
+            self._at = position
+            self._waking.write_own(self._all_taken, position)
         return taken
 
 

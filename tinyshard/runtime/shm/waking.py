@@ -1,22 +1,22 @@
 """How processes that share memory wake each other, and how one reads what another has written.
 
-    waking.wait(is_true)      sleep until `is_true()`, which looks at shared memory
-    waking.wake(devices)      after a change there: these devices look again
-    waking.fence(device)      between two accesses to what this device and the controller write for each other
+    waking.wait(is_true)      sleep until `is_true()`, which reads shared memory
+    waking.wake(devices)      after a change there: these devices read it again
+    waking.write(...), read(...), write_own(...), read_own(...)    numbers that a device and the controller exchange
 
-**Linux on x86-64**: one word, a futex, on which every device sleeps with a bit of its own, so that one system call
-wakes any of them. A process changes the state, then the word, then wakes. One that is about to sleep reads the word,
-then the state, and sleeps only if the word is still the same: no two changes write the same word. These processors make
-stores visible in the order of the program, and load in that order, so data that were written before a number are there
-for a process that has read the number, without a mutex. But a load may overtake an earlier store: where that matters
-there is a fence, an instruction that locks.
+Linux on x86-64: one word, a futex, on which every device sleeps with its own bit, so that one system call wakes any set
+of them. A process changes the state, then the word, then wakes. A process that is about to sleep reads the word, then
+the state, and sleeps only if the word has not changed since: no two changes write the same word. These processors make
+stores visible in program order, and load in program order. So a process that has read a number also reads the data that
+were written before the number, without a mutex. But a load may overtake an earlier store: where that matters, a fence,
+a locked instruction, stands between them.
 
-**Elsewhere** (processors of ARM, which promise no order; macOS, which has no such call) every device has a monitor. A
-fence acquires and releases its mutex: what a process wrote before its fence is there for another process that has read
-what was written after it, and has then passed a fence of its own. A device that is stopped with its mutex holds up no
-other one: the controller gives up after a moment, and comes again.
+ARM processors promise neither order, and macOS has no futex. There every device has a monitor. A process writes a number
+after it has acquired the mutex, and a process that has read the number acquires the mutex before it reads the data:
+POSIX orders memory by mutexes, on every processor. A stopped device that holds its mutex does not block the controller,
+which gives up after a millisecond and tries again later.
 
-A wait lasts at most 100 ms at a time: what it was not woken for is seen then.
+A sleep lasts at most 100 ms: a change without a wake is noticed then.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ import numpy as np
 
 from tinyshard.runtime.shm.monitor import SLICE_S, Monitor, Timespec, give_core_away
 
-# for so long a waiting process only gives its core away between two looks: what it waits for is often about to come
+# how long a waiting process polls, and yields its core between two polls: the event is often about to happen
 LOOK_S = 1e-3
-# where others keep the core for longer than that, this process looks no more for so long: one that sleeps comes first
+# if other processes keep the core for longer than that, this one stops polling for so long: a sleeper runs first
 CROWDED_S = 1.0
-# how long the controller waits for a device's mutex: a device that has it does a few statements, or is stopped
+# how long the controller waits for a device's mutex: a device that holds it runs a few statements, or is stopped
 _ACQUIRES_WITHIN_S = 1e-3
 HAS_FUTEX = sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 1 << 32
 _FUTEX, _WAIT_BITSET, _WAKE_BITSET = 202, 9, 10
 _MOST = (1 << 31) - 1
-_BITS = 32  # more devices than that share them: one is woken for another, and sleeps again
+_BITS = 32  # with more devices some share a bit: one that is woken for another sleeps again
 
 
 def _no_check() -> None: ...
@@ -67,7 +67,7 @@ class Waking:
         self._crowded_until_s = 0.0
 
     def fence(self, device: int) -> bool:
-        """What is written before is seen before what is written after, and likewise read; False: to be done again."""
+        """Order accesses before it and after it; False if the device is stopped with its mutex: call it again."""
         monitor = self._monitors[device]
         try:
             return monitor.acquire(float("inf") if device == self._own else _ACQUIRES_WITHIN_S)
@@ -75,30 +75,41 @@ class Waking:
             monitor.release()
 
     def read(self, numbers: memoryview) -> list[int]:
-        """What each device has written last; -1 for one that is stopped with its mutex in hand."""
-        return [numbers[device] if self.fence(device) else -1 for device in range(len(self._monitors))]
+        """The last number of each device, before its data; -1 for one that is stopped while it holds its mutex."""
+        return [number if self.fence(device) else -1 for device, number in enumerate(numbers.tolist())]
+
+    def read_own(self, numbers: memoryview) -> int:
+        """The number for this device, before its data."""
+        number: int = numbers[self._own]
+        self.fence(self._own)
+        return number
+
+    def write_own(self, numbers: memoryview, number: int) -> None:
+        """Write this device's number: after the data that belong to it, and before anything that is read next."""
+        with self._monitors[self._own]:
+            numbers[self._own] = number
 
     def write(self, numbers: memoryview, devices: Iterable[int], number: int) -> list[int]:
         """Write a number for devices to read, after all that was written before; the devices for which it is there."""
         written = []
         for device in devices:
-            if self.fence(device):
+            if self.fence(device):  # what was written before is there for a device that reads the number
                 numbers[device] = number
                 written.append(device)
         return written
 
     def wake(self, devices: Sequence[int]) -> None:
-        """Let these devices look again at what they wait for. Idempotent."""
+        """Let these devices read again what they wait for. Idempotent."""
         for device in devices:
-            self.fence(device)  # one that is about to sleep does so before this
+            self.fence(device)  # a device that is about to sleep does so before this, and is woken
             self._monitors[device].notify_all()
 
     def wait(self, is_true: Callable[[], bool], check: Callable[[], object] = _no_check, look_s: float = 0.0) -> None:
         """Wait until `is_true()`.
 
         Args:
-            check: called between two sleeps; it may raise, and ends the waiting so.
-            look_s: for how long it is looked before the first sleep.
+            check: called between two sleeps; an error of it ends the wait.
+            look_s: how long to poll before the first sleep.
         """
         if not is_true() and not (look_s and self.look_until(is_true, look_s)):
             self._sleep(is_true, check)
@@ -107,7 +118,7 @@ class Waking:
         self._monitors[self._own].wait_until(is_true, check=check)
 
     def look_until(self, is_true: Callable[[], bool], look_s: float) -> bool:
-        """Give the core away for a moment, again and again, until `is_true()`, or others keep the core for long."""
+        """Yield the core repeatedly until `is_true()`, or until other processes keep the core for long."""
         began_s = now_s = time.monotonic()
         while now_s - began_s < look_s and now_s > self._crowded_until_s:
             give_core_away()
@@ -127,23 +138,34 @@ class FutexWaking(Waking):
     def __init__(self, word: np.ndarray, monitors: Sequence[Monitor], own: int) -> None:
         super().__init__(word, monitors, own)
         self._word, self._address = word.data, word.ctypes.data
-        self._array = word  # the address is valid as long as it
+        self._array = word  # keeps the address valid
         self._mask = _mask((own,))
-        # of each process different ones, and it comes to the same again only after thousands
+        # no other process has the same, and this one has a mark again only after thousands
         step = 1 << (len(monitors) + 1).bit_length()
         self._marks: Iterator[int] = itertools.count(own + 1, step)
         self._until = Timespec()
         self._lock = threading.Lock()
 
     def fence(self, device: int) -> bool:
-        """Between a store and a load that must not overtake it."""
-        with self._lock:  # its first instruction locks the bus
+        """Keep a load from overtaking an earlier store."""
+        with self._lock:  # is acquired by a locked instruction
             return True
 
     def read(self, numbers: memoryview) -> list[int]:
-        """What each device has written last."""
-        finished: list[int] = numbers.tolist()
-        return finished
+        """The last number of each device."""
+        written: list[int] = numbers.tolist()
+        return written
+
+    def read_own(self, numbers: memoryview) -> int:
+        """The number for this device."""
+        number: int = numbers[self._own]
+        return number
+
+    def write_own(self, numbers: memoryview, number: int) -> None:
+        """Write this device's number, before anything that is read next."""
+        numbers[self._own] = number
+        with self._lock:  # a fence
+            pass
 
     def write(self, numbers: memoryview, devices: Iterable[int], number: int) -> list[int]:
         """Write a number for devices to read, after all that was written before; the devices for which it is there."""
@@ -153,7 +175,7 @@ class FutexWaking(Waking):
         return written
 
     def wake(self, devices: Sequence[int]) -> None:
-        """Let these devices look again at what they wait for. Idempotent."""
+        """Let these devices read again what they wait for. Idempotent."""
         self._word[0] = next(self._marks) & _MOST
         _quick_syscall(_FUTEX, self._address, _WAKE_BITSET, _MOST, None, None, _mask(tuple(devices)))
 
@@ -180,5 +202,5 @@ def _typed(syscall: Any) -> Any:
 
 
 if HAS_FUTEX:
-    # the second keeps the interpreter's lock: what returns at once
+    # the second keeps the interpreter's lock, for calls that return at once
     _syscall, _quick_syscall = _typed(ctypes.CDLL(None).syscall), _typed(ctypes.PyDLL(None).syscall)
