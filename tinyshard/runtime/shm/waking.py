@@ -11,10 +11,10 @@ stores visible in program order, and load in program order. So a process that ha
 were written before the number, without a mutex. But a load may overtake an earlier store: where that matters, a fence,
 a locked instruction, stands between them.
 
-ARM processors promise neither order, and macOS has no futex. There every device has a monitor. A process writes a number
-after it has acquired the mutex, and a process that has read the number acquires the mutex before it reads the data:
-POSIX orders memory by mutexes, on every processor. A stopped device that holds its mutex does not block the controller,
-which gives up after a millisecond and tries again later.
+ARM processors promise neither order, and macOS has no futex. There every device has a monitor. A process writes a
+number after it has acquired the mutex, and a process that has read the number acquires the mutex before it reads the
+data: POSIX orders memory by mutexes, on every processor. A stopped device that holds its mutex does not block the
+controller, which gives up after a millisecond and tries again later.
 
 A sleep lasts at most 100 ms: a change without a wake is noticed then.
 """
