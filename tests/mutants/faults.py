@@ -171,9 +171,9 @@ RUNTIME = (
     ),
     Fault(
         "the parts of a large sum do not reach its end",
-        "tinyshard/runtime/collectives/shm.py",
-        "units * k // group.count * unit",
-        "units // group.count * k * unit",
+        "tinyshard/runtime/collectives/several.py",
+        "low, high = (total * k // count for k",
+        "low, high = (total // count * k for k",
         (
             "tests/unit/test_shm_collectives.py"
             "::test_sums_of_many_elements_are_those_of_the_rows_whatever_lies_between_them",
@@ -185,6 +185,36 @@ RUNTIME = (
         "np.divide(target, len(parts), out=target)",
         "np.divide(target, len(parts) - 1, out=target)",
         ("tests/unit/test_reduction.py::test_members_are_combined_one_after_the_other",),
+    ),
+    Fault(
+        "the function of a program does not look whether its call is cancelled",
+        "tinyshard/runtime/worker/steps.py",
+        "if control.lost is not None or self.number <= control.cancelled_upto:",
+        "if control.lost is not None:",
+        (
+            "tests/unit/test_device_code.py::test_a_call_that_is_cancelled_in_an_exchange_gives_zeros_in_all_that_follow",
+        ),
+    ),
+    Fault(
+        "after an error in the function of a program its step runs again",
+        "tinyshard/runtime/worker/steps.py",
+        "step, after = ready.steps[after], after + 1",
+        "step = ready.steps[after]",
+        ("tests/unit/test_device_code.py::test_an_exchange_that_raises_is_the_failure_and_the_others_go_on",),
+    ),
+    Fault(
+        "the function of a program keeps values after their last use",
+        "tinyshard/runtime/worker/device_code.py",
+        "            if dead:\n",
+        "            if not dead:\n",
+        ("tests/unit/test_device_code.py::test_a_value_is_dropped_after_its_last_use_also_after_an_error",),
+    ),
+    Fault(
+        "a sum of a view is taken for a sum of the whole where the view has another order",
+        "tinyshard/compile/simplify.py",
+        "if before is None or before.op not in _IN_ORDER or",
+        "if before is None or",
+        ("tests/unit/test_simplify.py::test_what_computes_nothing_new_is_left_out",),
     ),
     Fault(
         "what gloo receives is not waited for",
@@ -233,8 +263,8 @@ RUNTIME = (
     Fault(
         "what a device finishes wakes no thread that waits for it",
         "tinyshard/runtime/shm/completion.py",
-        "is_awaited = 0 < self._awaited[device] <= number",
-        "is_awaited = 0 < self._awaited[device] < number",
+        "if before < self._awaited[self._device] <= number:",
+        "if before < self._awaited[self._device] < number:",
         ("tests/unit/test_completion.py::test_a_thread_that_waits_is_woken_when_all_that_it_needs_is_finished",),
     ),
     Fault(
