@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -169,42 +170,45 @@ def judge_resume(resume: Callable[[Path, ts.Mesh], Any]) -> Verdict:
     mesh = ts.make_mesh((1, count), ("data", "model"))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "saved"
-        ts.save(_placed(saved, ts.make_mesh((2, count // 2), ("data", "model"))), path)
+        places = _places(saved, ts.make_mesh((2, count // 2), ("data", "model")))
+        ts.save({**saved, **{part: ts.device_put(saved[part], places[part]) for part in places}}, path)
         got = resume(path, mesh)
         if not isinstance(got, Mapping) or set(got) != set(saved):
             return differs(f"it does not return a dict with {', '.join(map(repr, saved))}")
-        return _compared(got, saved, begin(mesh, CUT))
+        return _compared(got, saved, _places(saved, mesh))
 
 
-def _placed(saved: dict[str, Any], mesh: ts.Mesh) -> dict[str, Any]:
-    """What is in this process, where `begin` puts it. Only one copy is on the devices: their memory may be limited."""
-    now = begin(mesh, CUT)
-    places = {part: ts.tree.map(lambda x: x.sharding, now[part]) for part in ("params", "adam")}
-    del now
-    return {**saved, **{part: ts.device_put(saved[part], places[part]) for part in places}}
+def _places(saved: dict[str, Any], mesh: ts.Mesh) -> dict[str, Any]:
+    """Where `begin` puts parameters and state: a moment beside its parameter, counters everywhere."""
+    params, whole = ts.shardings(saved["params"], CUT, mesh), ts.NamedSharding(mesh, P())
+    slots = {
+        name: {part: params[name] if x.dim() else whole for part, x in slot.items()}
+        for name, slot in saved["adam"]["slots"].items()
+    }
+    return {"params": params, "adam": {"count": whole, "slots": slots}}
 
 
-def _compared(got: Mapping[str, Any], saved: dict[str, Any], fresh: dict[str, Any]) -> Verdict:
+def _compared(got: Mapping[str, Any], saved: dict[str, Any], places: dict[str, Any]) -> Verdict:
     if not isinstance(got["step"], int) or got["step"] != SAVED_AT:
         return differs(
             f"the step is {got['step']!r}, and {SAVED_AT} was saved",
             "The number of the step says which pieces of the text come next. Where was it written?",
         )
     for part in ("params", "adam"):
-        form = ts.tree.structure(saved[part])
-        if ts.tree.structure(got[part]) != form:
+        if ts.tree.structure(got[part]) != ts.tree.structure(saved[part]):
             return differs(f"`{part}` has another form than what was saved: {type(got[part]).__name__}")
-        for mine, want in zip(ts.tree.leaves(got[part]), ts.tree.leaves(saved[part]), strict=True):
-            if not torch.equal(ts.device_get(mine), want):
-                hint = (
-                    "AdamW divides by the root of the second moment. With moments of zero its next steps are as long "
-                    "as the first ones."
-                    if part == "adam"
-                    else "Which parameters are in the file, and which does `begin` make?"
-                )
-                return differs(f"the values in `{part}` are not those that were saved", hint)
+        mine = ts.tree.leaves(ts.device_get(got[part]))
+        if not all(map(torch.equal, mine, ts.tree.leaves(saved[part]))):
+            hint = (
+                "AdamW divides by the root of the second moment. With moments of zero its next steps are as long "
+                "as the first ones."
+                if part == "adam"
+                else "Which parameters are in the file, and which does `begin` make?"
+            )
+            return differs(f"the values in `{part}` are not those that were saved", hint)
     for part in ("params", "adam"):
-        held, wanted = _held_nbytes(got[part]), _held_nbytes(fresh[part])
+        wanted = sum(ts.tree.leaves(ts.tree.map(_shard_nbytes, saved[part], places[part])))
+        held = _held_nbytes(got[part])
         if held != wanted:
             return differs(
                 f"the values are right, but of `{part}` CPU 0 holds {held:,} bytes, not {wanted:,}",
@@ -212,6 +216,10 @@ def _compared(got: Mapping[str, Any], saved: dict[str, Any], fresh: dict[str, An
                 "`sharding`.",
             )
     return PASSED
+
+
+def _shard_nbytes(x: torch.Tensor, sharding: ts.NamedSharding) -> int:
+    return math.prod(sharding.shard_shape(tuple(x.shape))) * x.itemsize
 
 
 def _held_nbytes(tree: Any) -> int:
