@@ -134,8 +134,9 @@ class _Grouping:
         self._order = _early(program)
         self._steps = [program.steps[k] for k in self._order]
         self._kinds = {at: candidates[k] for at, k in enumerate(self._order) if k in candidates}
-        self._held_nbytes = held_nbytes(replace(program, steps=tuple(self._steps)))
-        self._peak_nbytes = max(self._held_nbytes)
+        ordered = replace(program, steps=tuple(self._steps))  # whose inputs the caller keeps, or donates
+        self._held_nbytes = [held_nbytes(ordered, donated) for donated in ((), range(program.num_inputs))]
+        self._peaks = [max(held) for held in self._held_nbytes]
         self._makers = {n: at for at, step in enumerate(self._steps) for n in step.results}
         self._uses: dict[int, list[int]] = {}
         for at, step in enumerate(self._steps):
@@ -198,10 +199,11 @@ class _Grouping:
     def _makes_earlier(self, step: Eqn, at: int, earlier: int) -> bool:
         """Let a step make its results earlier, if the peak of memory stays what it is."""
         nbytes = sum(meta.nbytes for n in step.results if (meta := self._program.metas[n]))
-        if max(self._held_nbytes[earlier:at]) + nbytes > self._peak_nbytes:
+        pairs = zip(self._held_nbytes, self._peaks, strict=True)
+        if any(max(held[earlier:at]) + nbytes > peak for held, peak in pairs):
             return False
-        for k in range(earlier, at):
-            self._held_nbytes[k] += nbytes
+        for held in self._held_nbytes:
+            held[earlier:at] = [each + nbytes for each in held[earlier:at]]
         return True
 
 

@@ -1,6 +1,7 @@
 """Training: torch's optimizers as pure functions of parameters, gradients and state; clipping by the global norm.
 
 functional   `functional(torch.optim.AdamW, lr=1e-3)`: `init(params)` and `update(params, grads, state)`
+bound        torch's optimizer over the tensors of a trace
 clipping     `global_norm` and `clip_by_global_norm`
 """
 

@@ -10,27 +10,25 @@ tensors, and `step` does not read values. It writes in place, which the trace ma
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten_with_path
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.placement import device_put
 from tinyshard.core import tree as trees
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
-from tinyshard.core.leaves import dotted, first_fitting
+from tinyshard.optim.bound import Bound
 from tinyshard.sharding import NamedSharding, PartitionSpec, PositionalSharding, Sharding
 from tinyshard.sharding.contexts import disable_jit
 from tinyshard.sharding.prefix import spread
 from tinyshard.transforms.jit import jit
 
 Schedule = Callable[[torch.Tensor], Any]
-_ANY_RATE = 1e-3  # a placeholder for a computed learning rate, where torch checks it
 _WITHOUT = {
     "LBFGS": "it evaluates the loss several times in a step",
     "SparseAdam": "it takes sparse gradients, and an Array is dense",
@@ -140,7 +138,7 @@ class Optimizer:
         """
         leaves, form = _flat(params)
         count = torch.zeros((), dtype=torch.int64)
-        bound = _Bound(self, params, [x if x is None else x.detach() for x in leaves], count)
+        bound = Bound(self, params, [x if x is None else x.detach() for x in leaves], count)
         problem = "the shardings of the state do not fit the parameters"
         places = iter(spread(problem, sharding, params))
         wanted = [None if x is None else next(places) for x in leaves]
@@ -188,7 +186,7 @@ class Optimizer:
             )
         leaves, form = _flat(params)
         own = [x if x is None else x.detach().clone() for x in leaves]
-        bound = _Bound(self, params, own, state["count"])
+        bound = Bound(self, params, own, state["count"])
         slots = bound.step(_fitting("gradients", grads, form), _fitting("slots of the state", state["slots"], form))
         return trees.unflatten(own, form), {"count": state["count"] + 1, "slots": trees.unflatten(slots, form)}
 
@@ -221,100 +219,12 @@ class Optimizer:
                 )
 
 
-class _Bound:
-    """A torch optimizer over some tensors, for one call.
-
-    Args:
-        optimizer: its constructor.
-        params: the tree of parameters, for their names.
-        own: the tensors that torch's optimizer changes; None for a parameter that is None.
-        count: the number of updates so far.
-    """
-
-    def __init__(self, optimizer: Optimizer, params: Any, own: list[Any], count: torch.Tensor) -> None:
-        self._own = own
-        known, given = inspect.signature(optimizer.kind).parameters, optimizer.options
-        # foreach computes each op of all parameters in turn: few steps, traced in half the time
-        wanted = ["capturable"] if given.get("differentiable") or given.get("fused") else ["capturable", "foreach"]
-        options = {**dict.fromkeys((name for name in wanted if name in known), True), **given}
-        groups: dict[str, list[torch.Tensor]] = {}
-        names = _names(params)
-        fitting, unused = first_fitting(names, optimizer.groups)
-        for name, x in zip(names, own, strict=True):
-            if x is not None:
-                _check_floating(name, x)
-                groups.setdefault(fitting[name] or "", []).append(x)
-        if unused:
-            raise DtypeError(
-                "a pattern of groups= fits no parameter",
-                got=f"{unused[0]!r}",
-                rule=f"the names are {', '.join(names[:8])}",
-            )
-        listed = [{"params": xs, **optimizer.groups.get(pattern, {})} for pattern, xs in groups.items()]
-        rates = [group.pop("lr", options.get("lr")) for group in listed]
-        if callable(options.get("lr")):
-            options["lr"] = _ANY_RATE
-        self._torch: Any = optimizer.kind(listed, **options) if listed else None
-        for group, rate in zip(getattr(self._torch, "param_groups", ()), rates, strict=True):
-            if rate is not None:
-                group["lr"] = rate(count) if callable(rate) else rate
-
-    def initial(self) -> Iterator[dict[str, Any] | None]:
-        """The state of each parameter before the first step, one after the other: a whole state may not fit."""
-        groups = {x: group for group in getattr(self._torch, "param_groups", ()) for x in group["params"]}
-        for x in self._own:
-            if x is None:
-                yield None
-                continue
-            group = {**groups[x], "params": [x]}
-            x.grad = x.detach()  # only its shape and dtype are read: no memory for gradients
-            count = len(inspect.signature(self._torch._init_group).parameters) - 1
-            self._torch._init_group(group, *([] for _ in range(count)))
-            slot = dict(self._torch.state.pop(x, {}))
-            if group.get("momentum"):  # SGD makes it in its first step
-                slot.setdefault("momentum_buffer", torch.zeros_like(x))
-            x.grad = None
-            yield slot
-
-    def step(self, grads: list[Any], slots: list[Any]) -> list[dict[str, Any] | None]:
-        """Change the tensors, and return the new state of each parameter."""
-        for x, grad, slot in zip(self._own, grads, slots, strict=True):
-            if x is not None:
-                x.grad = grad
-                self._torch.state[x] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in slot.items()}
-        if self._torch:
-            step = type(self._torch).step
-            while hasattr(step, "__wrapped__"):  # wrapped by torch's profiler, its hooks and no_grad
-                step = step.__wrapped__
-            with torch.no_grad():
-                step(self._torch)
-        return self._slots()
-
-    def _slots(self) -> list[dict[str, Any] | None]:
-        return [None if x is None else dict(self._torch.state[x]) for x in self._own]
-
-
 def _flat(tree: Any) -> tuple[list[Any], Any]:
     return trees.flatten(tree, _is_none)
 
 
 def _is_none(x: Any) -> bool:
     return x is None
-
-
-def _names(tree: Any) -> list[str]:
-    """The path of each leaf, joined by dots: "layers.0.weight"."""
-    return [dotted(path) for path, _ in tree_flatten_with_path(tree, _is_none)[0]]
-
-
-def _check_floating(name: str, x: torch.Tensor) -> None:
-    if not (x.is_floating_point() or x.is_complex()):
-        raise DtypeError(
-            "a parameter has a dtype that cannot be trained",
-            got=f"parameter {name!r} of dtype {str(x.dtype).removeprefix('torch.')}",
-            rule="parameters are floating-point or complex numbers",
-            try_="a tree of the parameters alone",
-        )
 
 
 def _fitting(what: str, tree: Any, form: Any) -> list[Any]:
@@ -336,7 +246,8 @@ def _placed(x: Any, like: torch.Tensor, sharding: Any) -> Any:
         return x
     if x.shape == like.shape and x.dim():
         placed: Any = device_put(x, like.sharding if sharding is None else sharding)
-        return placed.clone() if placed.sharding != getattr(x, "sharding", None) else placed  # a slice keeps all of x
+        is_part = isinstance(x, Array) and not placed.sharding.is_equivalent_to(x.sharding, x.dim())
+        return placed.clone() if is_part else placed  # a view would keep all of x alive
     return device_put(x, _replicated(like.sharding))
 
 
