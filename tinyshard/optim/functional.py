@@ -334,8 +334,9 @@ def _placed(x: Any, like: torch.Tensor, sharding: Any) -> Any:
     if not isinstance(like, Array) or not isinstance(x, torch.Tensor):
         return x
     if x.shape == like.shape and x.dim():
-        placed = device_put(x, like.sharding if sharding is None else sharding)
-        return placed if placed.sharding == x.sharding else placed.clone()  # a slice would keep all of x alive
+        placed: Any = device_put(x, like.sharding if sharding is None else sharding)
+        is_as_made = getattr(x, "sharding", placed.sharding) == placed.sharding
+        return placed if is_as_made else placed.clone()  # a slice would keep all of x alive
     return device_put(x, _replicated(like.sharding))
 
 
