@@ -13,8 +13,9 @@ In bfloat16 the parameters are master weights in float32, of the state's spec, a
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ __all__ = [
     "Layout",
     "Plan",
     "compiled",
+    "each_by_itself",
     "held_by_kind",
     "initial",
     "modelled",
@@ -201,14 +203,26 @@ def compiled(plan: Plan, mesh: ts.Mesh | None = None) -> Compiled:
         >>> compiled(Plan(LAYOUTS["ZeRO-1"])).memory_analysis().argument_nbytes // 2**20
         5
     """
-    if mesh is None:
-        return _on_abstract_mesh(plan, config.read("combine_nbytes"))
-    return _compiled(plan, mesh)
+    return _on_abstract_mesh(plan) if mesh is None else _compiled(plan, mesh)
 
 
 @functools.lru_cache(maxsize=64)
-def _on_abstract_mesh(plan: Plan, combine_nbytes: int) -> Compiled:
+def _on_abstract_mesh(plan: Plan) -> Compiled:
     return _compiled(plan, ts.AbstractMesh((plan.devices,), ("d",)))
+
+
+@contextlib.contextmanager
+def each_by_itself() -> Iterator[None]:
+    """A block in which programs are made without combined exchanges: a gradient that waits for others takes memory.
+
+    Communication: none.
+    """
+    before = config.read("combine_nbytes")
+    ts.config.update("combine_nbytes", 0)
+    try:
+        yield
+    finally:
+        ts.config.update("combine_nbytes", before)
 
 
 def _compiled(plan: Plan, grid: ts.Mesh) -> Compiled:
@@ -232,7 +246,8 @@ def _compiled(plan: Plan, grid: ts.Mesh) -> Compiled:
         donate_argnums=(0, 1) if plan.is_donated else (),
         out_shardings=(None, *shardings[:2]),
     )
-    program: Compiled = step.lower(*given).compile()
+    with each_by_itself():
+        program: Compiled = step.lower(*given).compile()
     return program
 
 

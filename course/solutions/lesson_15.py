@@ -58,8 +58,8 @@ ANSWERS = {
     "15.2": Answers(
         solution=ts.checkpoint_policies.dots_saveable,
         wrong=(
-            Wrong(ts.checkpoint_policies.nothing_saveable, "Both products of a layer"),
-            Wrong(ts.checkpoint_policies.save_only_these_names("active"), "One product is computed again"),
+            Wrong(ts.checkpoint_policies.nothing_saveable, "The product of `up`"),
+            Wrong(ts.checkpoint_policies.save_only_these_names("active"), "The product of `up`"),
             Wrong(ts.checkpoint_policies.save_only_these_names("hidden", "active"), "Which of the two wide values"),
         ),
     ),

@@ -12,14 +12,6 @@ MIB = 1 << 20
 BFLOAT16 = torch.bfloat16
 
 
-@pytest.fixture(autouse=True)
-def each_collective_by_itself():
-    before = ts.config.read("combine_nbytes")
-    ts.config.update("combine_nbytes", 0)
-    yield
-    ts.config.update("combine_nbytes", before)
-
-
 PLANS = {
     "copies": Plan(),
     "ZeRO-1": Plan(LAYOUTS["ZeRO-1"]),

@@ -262,9 +262,8 @@ def _needed(call: Call, node: torch.fx.Node) -> torch.fx.GraphModule:
     A backward pass is itself a call that saves values, for a second derivative. A saved value is a result, so a partial
     sum among them would be combined, although no one reads it.
     """
-    saves = len(call.outputs) > call.count
-    users: list[Any] = list(node.users)
-    if not saves or any(user.target is not operator.getitem or user.args[1] >= call.count for user in users):
+    used: list[Any] = [user.args[1] if user.target is operator.getitem else call.count for user in node.users]
+    if len(call.outputs) == call.count or max(used, default=0) >= call.count:
         return call.body.graph
     module: torch.fx.GraphModule = bodies.derived(call.derived, "without saved values", lambda: _without_saved(call))
     return module
