@@ -19,6 +19,7 @@
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 11: which device waits for which
     planner       lesson 12: choose a machine; time, memory and bytes of a training step under three layouts
+    experts       lesson 17: the router's choices and the capacity; which tokens are dropped, what the boxes hold
     bridge        lesson 19: a program of torch.distributed beside the same training in tinyshard
     schedule      lesson 13: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
@@ -37,6 +38,7 @@ from course.widgets.cache import cache_explorer
 from course.widgets.costs import layout_costs
 from course.widgets.counters import counter_map
 from course.widgets.device_panel import device_panel
+from course.widgets.experts import token_routing
 from course.widgets.layouts import layout_table
 from course.widgets.planner import machine_planner
 from course.widgets.schedule import program_schedule
@@ -59,6 +61,7 @@ __all__ = [
     "program_schedule",
     "sharding_explorer",
     "time_line",
+    "token_routing",
     "two_programs",
     "two_views",
     "who_waits",
