@@ -53,7 +53,7 @@ def token_routing() -> Explorer[Sent]:
     Communication: none.
 
     Example:
-        >>> token_routing().choose(router="all alike", room=7).text.splitlines()[-2]
+        >>> token_routing().choose(router="all alike", capacity=8).text.splitlines()[-2]
         'dropped 0 of 32 tokens; the busiest expert computes 12'
     """
     routers = [(words, words) for words in CHANCES]
@@ -61,7 +61,7 @@ def token_routing() -> Explorer[Sent]:
         HEADING,
         [
             Choice("router", "the router's choice", routers, start="one is popular"),
-            Step("room", "capacity less 1", most=TOKENS - 1, start=1),
+            Step("capacity", "capacity", most=TOKENS, start=2),
         ],
         look,
         draw,
@@ -69,16 +69,16 @@ def token_routing() -> Explorer[Sent]:
     )
 
 
-def look(router: str, room: int) -> Sent:
+def look(router: str, capacity: int) -> Sent:
     """Let a router choose, and count.
 
     Args:
         router: of CHANCES.
-        room: the capacity less one.
+        capacity: places of a box.
     """
     weights = torch.tensor(CHANCES[router]).expand(DEVICES, -1)
     chosen = torch.multinomial(weights, TOKENS, replacement=True, generator=torch.Generator().manual_seed(5))
-    return Sent(chosen, load_of(chosen, DEVICES, room + 1))
+    return Sent(chosen, load_of(chosen, DEVICES, capacity))
 
 
 def draw(sent: Sent) -> Sheet:
@@ -126,7 +126,7 @@ def _tokens(sent: Sent, device: int) -> Piece:
         cells.append(_cell(x, device_colour(expert), str(expert)))
         if not is_kept:
             cells.append(f'<path d="M{x - 1} {CELL - 1}L{x + CELL - 2} 0" stroke="#000000" stroke-width="2"/>')
-    return _line(f"device {device}", cells, TOKENS)
+    return _line(f"device {device}", cells, TOKENS * (CELL + GAP))
 
 
 def _boxes(sent: Sent, expert: int) -> Piece:
@@ -136,7 +136,7 @@ def _boxes(sent: Sent, expert: int) -> Piece:
             x = LEFT + (sender * capacity + place) * (CELL - 2) + sender * 2 * GAP
             is_taken = place < sent.load.sent[sender][expert]
             cells.append(_cell(x, device_colour(sender) if is_taken else PAPER, str(sender) if is_taken else ""))
-    return _line(f"expert {expert}", cells, DEVICES * capacity)
+    return _line(f"expert {expert}", cells, DEVICES * (capacity * (CELL - 2) + 2 * GAP))
 
 
 def _cell(x: float, fill: str, word: str) -> str:
@@ -145,6 +145,6 @@ def _cell(x: float, fill: str, word: str) -> str:
     return drawn + (text(word, x + size / 2, CELL / 2, 10, fill=ink(fill)) if word else "")
 
 
-def _line(name: str, cells: list[str], count: int) -> Piece:
+def _line(name: str, cells: list[str], width: float) -> Piece:
     label = text(name, 0, CELL / 2, 12, fill=INK, anchor="start")
-    return Piece(label + "".join(cells), LEFT + count * (CELL + GAP) + 6 * GAP, CELL)
+    return Piece(label + "".join(cells), LEFT + width, CELL)

@@ -56,13 +56,13 @@ def test_what_is_sent_and_dropped_adds_up_to_the_tokens():
 
 
 def test_in_the_picture_the_bytes_depend_on_the_capacity_alone_and_room_for_all_drops_nothing():
-    few, many = (look(router, 7) for router in ("all alike", "nearly all to one"))
+    few, many = (look(router, 8) for router in ("all alike", "nearly all to one"))
     assert few.nbytes == many.nbytes == 2 * 3 * 8 * 64
     assert sum(few.load.dropped) == sum(many.load.dropped) == 0
     assert max(many.load.arrived) > max(few.load.arrived)
 
 
 def test_the_picture_strikes_out_as_many_tokens_as_it_says():
-    picture = token_routing().choose(router="one is popular", room=1)
+    picture = token_routing().choose(router="one is popular", capacity=2)
     assert "dropped 11 of 32 tokens" in picture.text
     assert picture.svg.count("<path") == picture.text.count("(") == 11
