@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor.debug import CommDebugMode
 
 from course.bridge.setting import RATE, STEPS, examples, result_line
 from course.bridge.traffic import Traffic, kinds_of
@@ -38,7 +39,7 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     for step in range(STEPS):
         tokens, targets = (each.chunk(parts)[place] for each in examples(step))
-        with CommDebugMode() as counted, Traffic() as traffic:
+        with _counting() as counted:
             loss = cross_entropy(model(tokens), targets)
             loss.backward()
             finish_gradients()
@@ -47,12 +48,25 @@ def train(
                 dist.all_reduce(total, group=group)
         optimizer.step()
         optimizer.zero_grad()
-        if dist.get_rank() == 0:
+        if counted:
+            traffic, comm_mode = counted
             mean = (total[0] / total[1]).item()
-            print(result_line(step, mean, traffic.sent, kinds_of(counted.get_comm_counts())), flush=True)
+            print(result_line(step, mean, traffic.sent, kinds_of(comm_mode.get_comm_counts())), flush=True)
     dist.barrier()  # no process ends while another still communicates
     dist.destroy_process_group()
     _end()
+
+
+@contextmanager
+def _counting() -> Iterator[tuple[Traffic, Any] | None]:
+    """Count in process 0, which prints; None in the others, which need not import CommDebugMode: it takes 26 MB."""
+    if dist.get_rank():
+        yield None
+        return
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with CommDebugMode() as comm_mode, Traffic() as traffic:
+        yield traffic, comm_mode
 
 
 def _end() -> None:

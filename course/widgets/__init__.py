@@ -19,10 +19,11 @@
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 12: which device waits for which
     planner       lesson 14: choose a machine; time, memory and bytes of a training step under three layouts
-    loss_curve    lesson 16: the loss of each step of a training, which grows while it runs
     memory        lesson 15: what a device holds at the peak of a training step, by kind, under four layouts and a limit
+    loss_curve    lesson 16: the loss of each step of a training, which grows while it runs
     schedule      lesson 18: the steps of programs, and the memory that a device holds during each
     timetable     lesson 18: which stage of a pipeline works on which micro-batch, and how many it holds
+    experts       lesson 17: the router's choices and the capacity; which tokens are dropped, what the boxes hold
     bridge        lesson 19: a program of torch.distributed beside the same training in tinyshard
     traffic       what is sent in a mapped function, recorded while its Program runs
     pattern_times what such a function, or a device_put, takes on the devices, beside the model
@@ -40,6 +41,7 @@ from course.widgets.cache import cache_explorer
 from course.widgets.costs import layout_costs
 from course.widgets.counters import counter_map
 from course.widgets.device_panel import device_panel
+from course.widgets.experts import token_routing
 from course.widgets.layouts import layout_table
 from course.widgets.loss_curve import loss_curve
 from course.widgets.memory import memory_by_kind
@@ -68,6 +70,7 @@ __all__ = [
     "sharding_explorer",
     "time_line",
     "timetable",
+    "token_routing",
     "two_programs",
     "two_views",
     "who_waits",

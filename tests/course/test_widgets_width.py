@@ -41,6 +41,8 @@ WIDE = [
     ("sharding_explorer", {"mesh": (2, 2, 2), "shape": (4, 64, 64), "dim_2": "c"}),
     ("sharding_explorer", {"mesh": (2, 2, 2), "shape": (24,)}),
     ("sharding_explorer", {"mesh": (8,), "shape": (32, 3, 64, 64)}),
+    ("token_routing", {"capacity": 8}),
+    ("two_programs", {"name": "two_dims"}),
     ("layout_table", {"left": P("a", "b"), "right": P("a"), "size": 4096}),
     ("layout_table", {"function": "left + right", "left": P(None, ("a", "b"))}),
 ]
