@@ -15,6 +15,7 @@ import tinyshard as ts
 from course import check, checking
 from course.exercises import exercises_of, lesson_numbers
 from course.solutions.answers import Answers, Made, Wrong
+from course.solutions.lesson_07 import relayed_from_three
 from tests.extent import mostly_whole
 from tests.rows import for_every_row
 
@@ -190,6 +191,7 @@ OTHER_RIGHT_ANSWERS = [
     ("03.2", fetch_after_waiting),
     ("05.1", nearest_by_names),
     ("06.3", pulls_by_names),
+    ("07.2", relayed_from_three),
     ("08.3", Fraction(110) * 100_000 / Fraction(5, 4)),
     ("12.2", lambda devices: tuple(answers_of("12.2").solution(devices))),  # type: ignore[operator]
     ("12.4", [ts.P(None, "d"), ts.P(None, "d")]),
