@@ -25,7 +25,7 @@ CELLS = {LADDER: 100, "00": 63, "01": 67, "02": 63, "04": 72, "11": 72}
 LONGEST_LINE = 88
 MOST_PARENTHESES = 15
 UNCOUNTED = re.compile(r"```.*?```|^\|.*?$|`[^`]*`|\]\([^)]*\)|\(\d+ minutes?\)", flags=re.MULTILINE | re.DOTALL)
-EDITED = ("05", "06", "07", "12", "A")  # lessons whose sentences have been edited for the third edition
+EDITED = ("05", "06", "07", "11", "12", "A")  # lessons whose sentences have been edited for the third edition
 FEWEST_EXERCISES, MOST_EXERCISES = 3, 5
 EXERCISES = {LADDER: 14}  # rungs, of five cells each
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, LADDER)]
