@@ -62,9 +62,11 @@ def check(id: str, answer: object) -> None:
         record, unkept = Record(wrong=_unkept[id]), f"progress is not kept: {error.strerror}"
     else:
         renew_start(Path.cwd())
-    lines = [Line("why:  ", exercise.why)] if verdict.is_passed and exercise.why else []
-    if not verdict.is_passed:
-        lines.append(_hint(exercise, verdict, record.wrong))
+    if verdict.is_passed:
+        why = exercise.why_of(answer)
+        lines = [Line("why:  ", why)] if why else []
+    else:
+        lines = [_hint(exercise, verdict, record.wrong)]
     if unkept:
         lines.append(Line("", unkept))
     kind = "right" if verdict.is_passed else "wrong"

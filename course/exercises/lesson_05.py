@@ -69,7 +69,7 @@ def judge_nearest(nearest: Callable[..., Any]) -> Verdict:
             "The distance of a point to itself is 0, the least there is. What could stand on the diagonal instead?",
         )
     if not difference(got, torch.cdist(points, points), tolerance=1e-4):
-        return differs("it is the table of all distances", "Nearly: of each row, where is the smallest number?")
+        return differs("it is the table of all distances", "Nearly. Where is the smallest number of each row?")
     wrong = difference(got, torch.tensor([2, 2, 0, 1]), "the nearest neighbours of 4 points")
     if wrong:
         return differs(wrong)
@@ -140,7 +140,7 @@ def judge_step_each(step_each: Callable[..., Any]) -> Verdict:
         if is_like(0.025):
             return differs(told, "The mean over the models divides each gradient by 4. Each model has its own loss.")
         if is_like(-0.1):
-            return differs(told, "These models climb: a step goes against the gradient.")
+            return differs(told, "These models climb: a step must go against the gradient.")
         if len(seen) == 1 and seen[0][2] == ():
             return differs(told, "Each model has seen one number of x. Which entry of `in_axes` lets all see all of x?")
         return differs(told)
@@ -161,9 +161,10 @@ EXERCISES = (
         (
             "How would you get the distances from *one* point to all others?",
             "`vmap` with one None in `in_axes` gives a function of one point and all others: map that function too.",
-            "Two vmaps make the table. Add something large to its diagonal; `argmin` of each row is the rest.",
+            "Two maps make a table of all distances. The zeros on its diagonal are not neighbours: what could stand "
+            "there instead, before you look for the smallest number of each row?",
         ),
-        why="Each vmap adds one dim. The function still sees two points; the two dims of the table are the two maps.",
+        why="`distance` is written for two points, and still sees two. `vmap` adds the dims of all pairs around it.",
     ),
     Exercise(
         "05.2",
@@ -171,7 +172,7 @@ EXERCISES = (
         (
             "Which function has a gradient for each example? It stands above.",
             "The factor for one example is 10 divided by the length of its gradient, but never more than 1.",
-            "`norm(dim=1, keepdim=True)` has the lengths as a column, by which the 24 gradients can be multiplied.",
+            "`norm(dim=1, keepdim=True)` has the lengths as a column: from it comes one factor for each gradient.",
         ),
         why="Clipping needs the gradients apart: once they are added up, no example's part can be shortened. With a "
         "little noise it is DP-SGD, which trains on data that must stay private.",
@@ -184,7 +185,7 @@ EXERCISES = (
             "`in_axes` has an entry for each argument: the models along dim 0, the batch shared.",
             "The gradients are a dict of the same names. Each new parameter is the old one minus 0.1 times its own.",
         ),
-        why="One program trains all four: the operations have a dim more, and cost little more than of one. "
-        "So ensembles are trained, and learning rates compared.",
+        why="One program trains all four: each operation has one more dim, and for small models costs little more. "
+        "Ensembles are trained this way, and learning rates compared.",
     ),
 )

@@ -88,7 +88,10 @@ def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
     each = torch.stack([torch.func.grad(loss)(w, x, target) for x, target in zip(examples, targets, strict=True)])
     told = difference(got, each.norm(dim=1), "the vector of 24 lengths", tolerance=1e-4)
     if not difference(got, each, tolerance=1e-4):
-        return differs("these are the 24 gradients", "Nearly: take the length of each, inside: `norm(dim=1)`.")
+        return differs(
+            "these are the 24 gradients",
+            "Nearly. The task asks for the length of each: which dim of (24, 3) must disappear?",
+        )
     if not difference(got, each.unflatten(0, (8, 3)).sum(0).norm(dim=1).repeat(8), tolerance=1e-4):
         return differs(
             told,
@@ -116,6 +119,12 @@ def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
             f"the values are right, but `loss` was called {len(seen)} times, first with the shapes {seen[0]}",
             "A loop in the block grows with the block. `vmap` of the gradient calls `loss` once, for one example.",
         )
+    nbytes = compiled(lambda *args: pulls(loss, *args), w, examples, targets).cost_analysis().nbytes
+    if nbytes:
+        return differs(
+            f"the values are right, but the busiest device sends {nbytes} bytes, not 0",
+            "No example needs another one, so no collective is needed: a device has all that its three lengths need.",
+        )
     return PASSED
 
 
@@ -129,8 +138,8 @@ EXERCISES = (
             "Which step towards the length comes before the `psum`, and which after it? `keepdim=True` keeps the shape "
             "(2, 1), by which a block can be divided.",
         ),
-        why="A sum over a cut dim is a sum of partial sums: a device sends 2 numbers of 4 bytes, not its half of the "
-        "rows. A layer norm over a cut dim is computed in the same way.",
+        why="A sum over a cut dim is a sum of partial sums: a device sends a number for each of its 2 rows, not its "
+        "half of the rows. A layer norm over a cut dim is computed in the same way.",
     ),
     Exercise(
         "06.2",
@@ -138,9 +147,9 @@ EXERCISES = (
         (
             "What would you write for a whole row? Which of its steps need numbers of the other half?",
             "Two steps do: the largest number of the row, and the sum of the exponentials.",
-            "`ts.lax.pmax` of the largest of each half; then `exp` of the difference, and a `psum` of the sums.",
+            "First `ts.lax.pmax`, then `exp`, then a `psum`. Of which number of each half is each collective?",
         ),
-        why="Two numbers a row travel, whatever its length. Attention whose rows are cut over devices is computed so, "
+        why="Two numbers a row travel, whatever its length. Attention whose rows are cut over devices does this, "
         "and the ring attention of lesson 18 keeps the same two numbers.",
     ),
     Exercise(
@@ -148,8 +157,8 @@ EXERCISES = (
         judge_pulls,
         (
             "Which function gives the lengths for the three examples that one device holds?",
-            "Inside: `ts.lax.pcast` of `w`, then `vmap` of `ts.grad(loss)`, with that `w` shared by the examples. "
-            "Outside: `shard_map`, with `w` whole on every device.",
+            "Two maps are nested: one over devices, one over the examples of a block. With respect to which `w` is "
+            "each gradient, the one that all devices share, or the device's own?",
             "The block function returns a vector of 3. Each `P` says for one argument whether axis `d` cuts its dim 0: "
             "for `w` it does not, for the others and for the result it does.",
         ),

@@ -10,6 +10,8 @@ from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 from course.exercises.means import compiled, on_each_device
 from tinyshard import P
+from tinyshard.compile.cost import bytes_sent, with_bodies
+from tinyshard.core.collectives import COLLECTIVES
 
 __all__ = ["EXERCISES"]
 
@@ -20,6 +22,19 @@ TABLE = torch.arange(64.0).reshape(8, 8) ** 2
 def _nbytes(mapped: Any, *args: torch.Tensor) -> int:
     """What the busiest device sends, by the model."""
     return compiled(mapped, *args).cost_analysis().nbytes
+
+
+def _most_sent(mapped: Any, *args: torch.Tensor) -> int:
+    """What the busiest of the eight devices sends in all collectives together: in a permutation only senders send."""
+    sent = [0] * 8
+    for part, times in with_bodies(compiled(mapped, *args).program):
+        for step in part.steps:
+            if step.op in COLLECTIVES and COLLECTIVES[step.op].communicates:
+                pairs = step.kwargs.get("pairs")
+                senders = range(8) if pairs is None else [source for source, target in pairs if source != target]
+                for device in senders:
+                    sent[device] += times * bytes_sent(part, step)
+    return max(sent)
 
 
 def judge_mean(mean_of_all: Callable[..., Any]) -> Verdict:
@@ -78,7 +93,7 @@ def _judge_mean(mean_of_all: Callable[..., Any], count: int) -> Verdict:
 
 
 def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
-    """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
+    """The row of device 3, on all devices, and no device sends more than in an all-reduce of the row."""
     rows = TABLE.flatten()
     try:
         mapped = on_each_device(from_three)
@@ -91,17 +106,35 @@ def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
         return differs(told, "That is the sum of all rows. What must the others hold, so that only device 3 counts?")
     if told:
         return differs(told)
-    counts = compiled(mapped, rows).cost_analysis()
-    if counts.nbytes > 56 and counts.count("collective_permute"):
+    nbytes = _most_sent(mapped, rows)
+    if nbytes > 56 and _passes_on(from_three):
         hint = (
-            "Right, but by several permutations, for each of which the model counts a row. Which collective ends with "
-            "the same on all devices?"
+            "Right, but one device sends the row to several others. Which collective ends with the same on all devices?"
         )
-        return differs(f"the model counts {counts.nbytes} bytes, not 56", hint)
-    if counts.nbytes > 56:
+        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
+    if nbytes > 56:
         hint = "Right, but every device gets all eight rows, and seven are thrown away. Which way needs fewer bytes?"
-        return differs(f"the busiest device sends {counts.nbytes} bytes, not 56", hint)
+        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
     return PASSED
+
+
+def _passes_on(from_three: Callable[..., Any]) -> bool:
+    """Whether the row goes from device to device."""
+    return compiled(on_each_device(from_three), TABLE.flatten()).cost_analysis().count("collective_permute") > 0
+
+
+def why_from_three(from_three: Callable[..., Any]) -> str:
+    """Of a sum with zeros, or of a row that devices pass on."""
+    if _passes_on(from_three):
+        return (
+            "The devices pass the row on, and none of them sends more than 56 bytes. But the permutations follow one "
+            "another, and each costs a call's floor (section 9). One psum of the row and seven rows of zeros sends 56 "
+            "bytes and has one floor."
+        )
+    return (
+        "A sum with seven rows of zeros is a broadcast, and an all-reduce sends less than two rows, however many "
+        "devices there are: 2 · 7/8 · 32 = 56 bytes. An all-gather sends seven."
+    )
 
 
 def judge_new_piece(new_piece: Callable[..., Any]) -> Verdict:
@@ -144,7 +177,7 @@ def judge_to_heads(to_heads: Callable[..., Any]) -> Verdict:
         return differs(str(error).splitlines()[0], hint)
     told = difference(got, words, "the array")
     if told and tuple(got.shape) == (4, 64, 2):
-        hint = "A device still has 4 tokens. The heads are to be cut, and the tokens are to be joined."
+        hint = "A device still has 4 tokens. The heads must be cut, and the tokens joined."
         return differs(told, hint)
     if told and tuple(got.shape) == (8, 32, 2):
         hint = (
@@ -174,22 +207,20 @@ EXERCISES = (
             "`psum` of `(losses * is_real).sum()` is the upper half of the fraction. Build the lower half in the "
             "same way.",
         ),
-        why="A sum and a count are enough, whatever the devices hold: two all-reduces of one number, 4 or 8 bytes "
-        "each. "
-        "Data parallel training with padded or uneven batches needs just this.",
+        why="A sum and a count from each device are enough, however many real losses it has. Data-parallel training "
+        "with padded or uneven batches needs just this.",
     ),
     Exercise(
         "07.2",
         judge_from_three,
         (
-            "All devices are to get the same value. Which collectives end like that?",
+            "All devices must end with the same value. Which collectives end like that?",
             "A sum to which all devices but one contribute zeros is the value of that one.",
             "`torch.where(condition, row, 0.0)` chooses; the condition compares a device's own number with 3. What "
-            "is still to do?",
+            "remains to be done?",
         ),
         stub=lambda row: row,
-        why="A sum with seven rows of zeros is a broadcast, and a ring all-reduce sends at most two rows however many "
-        "devices there are: 2 · 7/8 · 32 = 56 bytes. An all-gather sends seven.",
+        why=why_from_three,
     ),
     Exercise(
         "07.3",
@@ -202,8 +233,9 @@ EXERCISES = (
             "step.",
         ),
         stub=lambda piece, gradient: piece,
-        why="A reduce-scatter gives each device the sum for its piece: 256 · 7/8 = 224 bytes. The other half of an "
-        "all-reduce would bring numbers that the device does not use. This is the gradient of FSDP and ZeRO.",
+        why="A device needs only the sum for its own piece: 256 · 7/8 = 224 bytes, what a reduce-scatter sends. The "
+        "other half of an all-reduce would bring numbers that the device does not use. FSDP and ZeRO do this with "
+        "gradients.",
     ),
     Exercise(
         "07.4",
@@ -217,7 +249,7 @@ EXERCISES = (
             "`tiled=True` joins along a dim that is there.",
         ),
         stub=lambda block: block,
-        why="One all-to-all changes the dim that is cut: each device sends 7/8 of its 256 bytes, and keeps the rest. "
+        why="To change the dim that is cut, each device sends 7/8 of its 256 bytes and keeps the rest: an all-to-all. "
         "An all-gather sends the whole block seven times.",
     ),
 )

@@ -129,7 +129,7 @@ def judge_layout(answer: object) -> Verdict:
         return differs(told, "One of the matrices is whole on every device, 32 MiB. Both must be cut.")
     if down[0] < 8192:
         return differs(told, "A median needs the whole column. Which dim of `down` may then not be cut?")
-    return differs(told, "Look at `up`: a cut of its rows makes partial sums of all 8,192 columns. What is less?")
+    return differs(told, "Look at `up`: cut by rows it makes partial sums of all 8,192 columns. Which cut sends less?")
 
 
 EXERCISES = (
@@ -149,18 +149,18 @@ EXERCISES = (
             "Which line of `kill` tells that the worker is dead?",
             "In a loop over the devices, ask each for its pid, in a `try`. What does it mean if there is no error?",
         ),
-        why="A lost device has no pid, and says so by an error. A `try` for each device lets the loop go on.",
+        why="A lost device has no pid, and raises an error when it is asked. A `try` for each one lets the loop go on.",
     ),
     Exercise(
         "12.3",
         judge_order,
         (
-            "Draw the ring. Which device has to receive first, so that CPU 0 can send?",
+            "Draw the ring. Which device must receive first, so that CPU 0 can send?",
             "Let it depend on the id: half of the devices send first, and their neighbours receive first.",
             "`device % 2` is 0 for every other device, and 1 for its neighbours.",
         ),
         stub=_first,
-        why="In the first round the even devices send to the odd ones, in the second the odd ones to the even ones.",
+        why="Neighbours differ: in the first round half of the devices send, in the second round the other half.",
     ),
     Exercise(
         "12.4",
@@ -168,8 +168,8 @@ EXERCISES = (
         (
             "Which whole thing does the median of a column need, and which dim of `down` may therefore not be cut?",
             "Cut the other dim of `down`. Which part of the hidden values does each device need for its product then?",
-            "Which is smaller and may travel, the hidden values or `down`? How is `up` cut, if each device is to make "
-            "only a part of the hidden values?",
+            "Which is smaller and may travel, the hidden values or `down`? How is `up` cut if each device makes only a "
+            "part of the hidden values?",
         ),
         why="Both matrices are cut by columns. Medians stay on the device, and one all_gather moves the hidden "
         "values, 2 MiB, in place of the matrix, 32 MiB.",

@@ -79,7 +79,7 @@ ANSWERS = {
         wrong=(
             Wrong(lambda distance, points: ts.vmap(distance)(points, points), "One vmap pairs point 0 with point 0"),
             Wrong(lambda distance, points: all_pairs(distance, points).argmin(1), "could stand on the diagonal"),
-            Wrong(all_pairs, "where is the smallest number"),
+            Wrong(all_pairs, "Where is the smallest number"),
             Wrong(lambda _, points: of_others(torch.cdist(points, points)), "Map the function that you are given"),
             Wrong(looped, "calls the function once"),
         ),

@@ -74,6 +74,12 @@ def together(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
     return gradients(loss, w, examples, targets).norm().reshape(1)
 
 
+def lengths_of_all(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+    """Wrong: every device gets all examples, and keeps the lengths of three."""
+    every = [lax.all_gather(each, "i", tiled=True) for each in (examples, targets)]
+    return lengths(loss, w, *every).reshape(8, 3)[lax.axis_index("i")]
+
+
 def softmax(block: Any, largest: Callable[[Any], Any], total: Callable[[Any], Any]) -> Any:
     """Of each row of a block: what is subtracted, and what the sum is divided by, are given."""
     raised = torch.exp(block - largest(block.amax(1, keepdim=True)))
@@ -122,10 +128,11 @@ ANSWERS = {
         solution=by_blocks(lengths),
         wrong=(
             Wrong(lengths, "gives each device a block"),
-            Wrong(by_blocks(gradients), "Nearly: take the length"),
+            Wrong(by_blocks(gradients), "Nearly. The task asks for the length"),
             Wrong(by_blocks(lengths, is_own=False), "is the sum of what each of them finds"),
             Wrong(by_blocks(lengths, P(), P(), is_own=False), "three for each device"),
             Wrong(by_blocks(together), "takes its three examples apart"),
+            Wrong(by_blocks(lengths_of_all), "No example needs another one"),
             Wrong(by_blocks(looped), "A loop in the block grows with the block"),
         ),
     ),

@@ -98,9 +98,8 @@ ANSWERS = {
         solution=lambda row: ts.lax.psum(only_three(row), "i"),
         wrong=(
             Wrong(lambda row: ts.lax.all_gather(row, "i")[3], "seven are thrown away"),
-            Wrong(letters_from_three, "by several permutations"),
-            Wrong(relayed_from_three, "by several permutations"),
-            Wrong(doubled_from_three, "by several permutations"),
+            Wrong(letters_from_three, "one device sends the row to several others"),
+            Wrong(doubled_from_three, "one device sends the row to several others"),
             Wrong(lambda row: ts.lax.ppermute(row, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
             Wrong(lambda row: ts.lax.psum(row, "i"), "only device 3 counts"),
             Wrong(only_three, "Which collectives end like that"),
@@ -124,7 +123,7 @@ ANSWERS = {
         wrong=(
             Wrong(heads_by_gathering, "Which collective sends each device only its piece"),
             Wrong(lambda block: ts.lax.all_to_all(block, "i", 0, 1, tiled=True), "the one of its 8 heads"),
-            Wrong(lambda block: ts.lax.all_to_all(block, "i", 1, 1, tiled=True), "the tokens are to be joined"),
+            Wrong(lambda block: ts.lax.all_to_all(block, "i", 1, 1, tiled=True), "and the tokens joined"),
             Wrong(lambda block: ts.lax.all_to_all(block, "i", 1, 0), "stacked in a new dim"),
             Wrong(lambda block: block.reshape(32, 1, 2), "Piece j of a device's block"),
         ),
