@@ -59,9 +59,11 @@ def check(id: str, answer: object) -> None:
     except OSError as error:
         _unkept[id] += not verdict.is_passed
         record, unkept = Record(wrong=_unkept[id]), f"progress is not kept: {error.strerror}"
-    lines = [Line("why:  ", exercise.why)] if verdict.is_passed and exercise.why else []
-    if not verdict.is_passed:
-        lines.append(_hint(exercise, verdict, record.wrong))
+    if verdict.is_passed:
+        why = exercise.why_of(answer)
+        lines = [Line("why:  ", why)] if why else []
+    else:
+        lines = [_hint(exercise, verdict, record.wrong)]
     if unkept:
         lines.append(Line("", unkept))
     kind = "right" if verdict.is_passed else "wrong"

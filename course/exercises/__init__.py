@@ -4,7 +4,7 @@ An exercise is an `Exercise` (exercise.py). To it belong
 
     a judge    says what differs; it asks for the means that the task names, not for the values alone (means.py)
     hints      two or three; the last one leads to the answer, and none shows half of it (tests/course/test_hints.py)
-    why        why the answer is right: printed after "passed"
+    why        why the answer is right: printed after "passed"; a function of the answer where that depends on it
     answers    in `course/solutions/lesson_NN.py`: the solution, and two or more wrong ones, each with the hint that it
                must get
 """

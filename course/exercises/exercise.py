@@ -52,7 +52,8 @@ class Exercise:
         judge: takes the answer, whatever it is. An exception that it lets pass counts as the answer's own.
         hints: the ladder, from a question to what leads to the answer; none shows it.
         stub: the untouched answer where it is more than None or an empty function: a value, or the function to correct.
-        why: why the answer is right, in a sentence or two; printed after "passed".
+        why: why the answer is right, in a sentence or two; printed after "passed". Where several answers are right and
+            one sentence is not true of all, a function from the answer to the sentence.
 
     Example:
         >>> Exercise("00.1", judge=lambda n: PASSED if n == 8 else differs(f"{n} devices"), hints=("Count.",)).id
@@ -63,7 +64,16 @@ class Exercise:
     judge: Callable[..., Verdict]
     hints: tuple[str, ...]
     stub: object = None
-    why: str = ""
+    why: str | Callable[[Any], str] = ""
+
+    def why_of(self, answer: object) -> str:
+        """Why this answer, which has passed, is right.
+
+        Example:
+            >>> Exercise("00.1", lambda n: PASSED, ("Count.",), why=lambda n: f"{n} devices are enough.").why_of(8)
+            '8 devices are enough.'
+        """
+        return self.why(answer) if callable(self.why) else self.why
 
 
 def is_untouched(answer: object, stub: object = None) -> bool:

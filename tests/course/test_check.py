@@ -64,6 +64,24 @@ def test_after_passed_stands_why_the_answer_is_right(
     assert told[2].startswith("    are three of them. There")
 
 
+def test_why_may_depend_on_the_answer_and_is_not_asked_of_a_wrong_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def why(answer: object) -> str:
+        asked.append(answer)
+        return "You counted them." if callable(answer) else f"There are {answer}."
+
+    exercise = Exercise("99.1", judge_three, ("One?", "Two?"), why=why)
+    monkeypatch.setattr(checking, "exercise_of", lambda id: exercise)
+    assert said(capsys, 3) == ["99.1: passed", "  why:  There are 3."]
+    assert said(capsys, lambda: 3)[1:] == ["  why:  You counted them."]
+    said(capsys, 4)
+    said(capsys, None)
+    assert len(asked) == 2
+
+
 def test_wrong_answers_climb_the_ladder_and_stay_on_its_last_rung(capsys: pytest.CaptureFixture[str]) -> None:
     hints = [said(capsys, number)[1] for number in (4, 5, 6, 7)]
     assert hints == [
