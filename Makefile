@@ -182,7 +182,9 @@ for line in '$(CURDIR)' $(subst $(comma), ,$(1)); do \
 	grep -qxF "$$line" $(STAMP) 2>/dev/null || covered=no; \
 done; \
 if [ $$covered = no ] || [ pyproject.toml -nt $(STAMP) ]; then \
-	echo; echo '== installing tinyshard[$(1)] into $(VENV); the first time takes minutes and 1.5 GB of disk (torch for CPUs)'; \
+	echo; echo '== installing tinyshard[$(1)] into $(VENV)'; \
+	echo 'The first time takes some minutes and 1.5 GB of disk. On Linux, where pip chooses torch for CUDA, it takes several'; \
+	echo 'GB more: README.md says how to have torch for CPUs. Ctrl-C stops it; the same command goes on.'; \
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' && \
 	printf '%s\n' '$(CURDIR)' $(subst $(comma), ,$(1)) > $(STAMP); \
 fi

@@ -13,6 +13,7 @@ from course.exercises.exercise import Exercise, Verdict, differs, is_untouched
 from course.progress import Record, note
 from course.saying import Line, Said
 from course.sharing import share_climbs
+from course.start import renew_start
 from course.wrapping import WIDTH
 
 __all__ = ["check"]
@@ -59,6 +60,8 @@ def check(id: str, answer: object) -> None:
     except OSError as error:
         _unkept[id] += not verdict.is_passed
         record, unkept = Record(wrong=_unkept[id]), f"progress is not kept: {error.strerror}"
+    else:
+        renew_start(Path.cwd())
     if verdict.is_passed:
         why = exercise.why_of(answer)
         lines = [Line("why:  ", why)] if why else []

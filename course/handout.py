@@ -4,19 +4,17 @@ For hubs and machines without a clone of the repository. Solutions and the instr
 """
 
 import importlib.metadata
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from course.errors import HandoutError
-from course.lessons import PACKAGE, find_lessons, shipped_folder
+from course.lessons import PACKAGE, find_lessons, shipped_folder, without_outputs
 
-__all__ = ["hand_out", "without_outputs"]
+__all__ = ["hand_out"]
 
 # What stays behind of the package `course`: answers, the instructor's pages, and commands that need a clone.
 STAYS_BEHIND = ("solutions", "instructor", "commands", "doctor", "jupyter", "pictures", "notebooks", "__pycache__")
-STAYING_FILES = ("__main__.py", "handout.py", "lab.py", "room.py")
+STAYING_FILES = ("__main__.py", "handout.py", "lab.py", "room.py", "working_copy.py")
 # The hub brings JupyterLab; the kernel's side of widgets is the lessons' need.
 OF_THE_HUB = ("jupyterlab",)
 
@@ -28,8 +26,8 @@ Open the lessons below in this folder: they import the packages `tinyshard` and 
     pip install -r requirements.txt
 
 JupyterLab needs `jupyterlab_widgets` in its own environment, to show controls. Two cores and 1.5 GB of memory serve
-one learner. A learner's answers are kept in `.progress.json` and `.predictions.json` in this folder: each learner
-needs a copy.
+one learner. A learner's answers are kept in this folder, in `.progress.json`, `.predictions.json` and
+`.ladder.json`: each learner needs a copy.
 
 {lessons}
 """
@@ -70,29 +68,6 @@ def hand_out(folder: Path) -> list[str]:
         PAGE.format(python=installed.metadata["Requires-Python"], lessons=listed), "utf-8"
     )
     return sorted(each.name for each in folder.iterdir())
-
-
-def without_outputs(text: str) -> str:
-    """A notebook as it was before its first run.
-
-    Args:
-        text: The notebook, as JSON.
-
-    Returns:
-        The same cells without outputs, counts, and the states of widgets.
-
-    Example:
-        >>> cell = '{"cell_type": "code", "execution_count": 3, "outputs": ["4"], "source": ["2 + 2"], "metadata": {}}'
-        >>> without_outputs(f'{{"cells": [{cell}], "metadata": {{"widgets": 1}}}}').split()
-        ['{', '"cells":', '[', '{', '"cell_type":', '"code",', '"execution_count":', 'null,', '"outputs":', '[],', \
-'"source":', '[', '"2', '+', '2"', '],', '"metadata":', '{}', '}', '],', '"metadata":', '{}', '}']
-    """
-    notebook: dict[str, Any] = json.loads(text)
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            cell["outputs"], cell["execution_count"] = [], None
-    notebook["metadata"].pop("widgets", None)
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
 def _needs(installed: importlib.metadata.Distribution) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from course.errors import MissingLabError
+from course.start import START
 
 __all__ = ["lab_command", "offer_settings"]
 
@@ -18,8 +19,9 @@ OFFLINE = (
     "--LabApp.extension_manager=readonly",
 )
 
-
+# Found there: `labconfig`, our settings; `labextensions`, our extension.
 SETTINGS = Path(__file__).parent / "jupyter"
+EXTENSIONS = SETTINGS / "labextensions"
 
 
 def lab_command(working: Path, lab_args: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -46,7 +48,8 @@ def lab_command(working: Path, lab_args: Sequence[str], environment: Mapping[str
             "  rule: the lessons need the extra `course`\n"
             "  try:  pip install 'tinyshard[course]', or make lab in a clone"
         )
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={working}", *OFFLINE]
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={working}"]
+    command += [f"--LabApp.default_url=/lab/tree/{START}", f"--LabApp.extra_labextensions_path={EXTENSIONS}", *OFFLINE]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         # In a container root is the only user, and JupyterLab refuses to start for root without this option.
         command.append("--allow-root")
@@ -66,13 +69,15 @@ def _shown_in_codespaces(environment: Mapping[str, str]) -> list[str]:
 
 
 def offer_settings(environment: MutableMapping[str, str]) -> None:
-    """Let JupyterLab find the course's own settings.
+    """Let JupyterLab find the course's own settings, and its terminals the command `tinyshard`.
 
-    They do not ask the learner whether to fetch news, and they leave the arrow keys to a dropdown or a slider that has
-    the focus; JupyterLab alone would go to another cell.
+    They do not ask the learner whether to fetch news. They show Markdown as a page, and in the list of files no dates,
+    so that there is room for names. They keep the state of widgets: a lesson that is opened again shows its pictures.
+    They leave the arrow keys to a dropdown or a slider that has the focus; JupyterLab alone would go to another cell.
 
     Args:
         environment: The environment that JupyterLab will have; the user's own settings there go first.
     """
     known = environment.get("JUPYTER_CONFIG_PATH")
     environment["JUPYTER_CONFIG_PATH"] = os.pathsep.join([known, str(SETTINGS)] if known else [str(SETTINGS)])
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])

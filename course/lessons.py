@@ -1,42 +1,41 @@
-"""The lessons that tinyshard ships, and the working copy in which a learner edits them.
+"""The lessons that tinyshard ships: where they are, what each is called, how long it takes, what it asks."""
 
-A lesson is copied if the learner does not have it, or has never edited it. An edited lesson is never
-overwritten: the new version is put beside it, as `01-… (new).ipynb`; and if the learner asks for the shipped
-lesson back, the edited one is kept as `01-… (mine).ipynb`. A lesson of an earlier edition that is shipped no longer
-goes, unless it was edited.
-"""
-
-import hashlib
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
+from typing import Any
 
-from course import jsonfile
 from course.by_lesson import number_in
 from course.errors import MissingLessonsError, UnknownLessonError
 
-__all__ = ["Lesson", "find_lesson", "find_lessons", "put_back", "refresh", "shipped_folder", "working_folder"]
+__all__ = ["Lesson", "find_lesson", "find_lessons", "shipped_folder", "without_outputs"]
 
 PACKAGE = Path(__file__).resolve().parent
 # The folder that holds `notebooks`: the package itself where a wheel was installed, the repository in a clone of it.
 HOME = PACKAGE if (PACKAGE / "notebooks").is_dir() else PACKAGE.parent
-# In the working copy: for each file, the hash of the version that it was copied from. Same hash = not edited.
-MANIFEST = ".shipped.json"
-BESIDE = re.compile(r" \((?:new|mine)(?: \d+)?\)\.ipynb$")
+TITLE = re.compile(r"^# (.*)", flags=re.MULTILINE)
+EXERCISE = re.compile(r"^### Exercise ((?:\d\d|[A-Z])\.\d+)", flags=re.MULTILINE)
+MINUTES = re.compile(r"about (\d+) minutes of teaching and (\d+) (?:minutes )?of")
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson: `number` is "01", of an appendix "A"; `title` the question that it answers, `path` its notebook."""
+    """One lesson, as its notebook says.
+
+    Attributes:
+        number: "01", of an appendix "A".
+        title: the question that it answers.
+        path: its notebook.
+        minutes: of teaching and of exercises, as its first page promises; None where it does not.
+        exercises: the ids of its exercises, such as "04.2", from their headings.
+    """
 
     number: str
     title: str
     path: Path
+    minutes: tuple[int, int] | None = None
+    exercises: tuple[str, ...] = ()
 
 
 def shipped_folder(home: Path = HOME) -> Path:
@@ -56,25 +55,9 @@ def shipped_folder(home: Path = HOME) -> Path:
     return folder
 
 
-def working_folder(named: str | None = None, home: Path = HOME) -> Path:
-    """The folder of the learner's working copy; it need not exist yet.
-
-    Args:
-        named: The folder that the learner named; None: the present folder if it is a working copy, else `my-lessons`
-            in the clone, or in the present folder where tinyshard was installed without one.
-        home: The folder that holds `notebooks`.
-    """
-    if named is not None:
-        return Path(named).expanduser().resolve()
-    here = Path.cwd()
-    if (here / MANIFEST).exists():
-        return here
-    return (here if home == PACKAGE else home) / "my-lessons"
-
-
 def find_lessons(folder: Path) -> list[Lesson]:
     """The lessons in `folder`, in the order of their numbers; an appendix comes last."""
-    return [Lesson(path.name.split("-")[0], _title(path), path) for path in sorted(folder.glob("*.ipynb"))]
+    return [_read(path) for path in sorted(folder.glob("*.ipynb"))]
 
 
 def find_lesson(folder: Path, name: str) -> Lesson:
@@ -97,122 +80,39 @@ def find_lesson(folder: Path, name: str) -> Lesson:
     return found[0]
 
 
-def put_back(lesson: Lesson, working: Path) -> list[str]:
-    """Put the shipped lesson into the working copy; an edited one is moved to `… (mine).ipynb` beside it first.
+def without_outputs(text: str) -> str:
+    """A notebook as it was before its first run.
 
     Args:
-        lesson: The lesson as it is shipped.
-        working: The folder of the working copy; made where it is missing.
+        text: The notebook, as JSON.
 
     Returns:
-        One line for the learner about each thing that was done.
+        The same cells without outputs, counts, and the states of widgets.
+
+    Example:
+        >>> cell = '{"cell_type": "code", "execution_count": 3, "outputs": ["4"], "source": ["2 + 2"], "metadata": {}}'
+        >>> without_outputs(f'{{"cells": [{cell}], "metadata": {{"widgets": 1}}}}').split()
+        ['{', '"cells":', '[', '{', '"cell_type":', '"code",', '"execution_count":', 'null,', '"outputs":', '[],', \
+'"source":', '[', '"2', '+', '2"', '],', '"metadata":', '{}', '}', '],', '"metadata":', '{}', '}']
     """
-    working.mkdir(parents=True, exist_ok=True)
-    known = _read_manifest(working)
-    name = lesson.path.name
-    now = _hash(lesson.path)
-    mine = working / name
-    if mine.exists() and _hash(mine) == now:
-        return [f"{name}: it is as it was shipped"]
-    lines = []
-    if _is_edited(mine, known):
-        kept = next(path for path in _names_beside(mine, "mine") if not path.exists())
-        os.replace(mine, kept)
-        lines.append(f"{name}: yours is kept as {kept.name}")
-    _copy(lesson.path, mine)
-    _write_manifest(working, {**known, name: now})
-    return [*lines, f"{name}: put back; where it is open in JupyterLab, choose File > Reload Notebook from Disk"]
+    notebook: dict[str, Any] = json.loads(text)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    notebook["metadata"].pop("widgets", None)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def refresh(shipped: Path, working: Path) -> list[str]:
-    """Bring the working copy up to date, without writing over what the learner edited.
-
-    Args:
-        shipped: The folder of the lessons as they are shipped.
-        working: The folder of the working copy; made where it is missing.
-
-    Returns:
-        One line for the learner about each file that was written; none where all was up to date.
-    """
-    working.mkdir(parents=True, exist_ok=True)
-    known = _read_manifest(working)
-    lines = []
-    lessons = find_lessons(shipped)
-    for lesson in lessons:
-        name = lesson.path.name
-        now = _hash(lesson.path)
-        mine = working / name
-        is_edited = mine.exists() and _hash(mine) not in (known.get(name), now)
-        if is_edited and known.get(name) == now:
-            continue
-        if is_edited:
-            beside = next(path for path in _names_beside(mine, "new") if not _is_edited(path, known))
-            _copy(lesson.path, beside)
-            known[beside.name] = now
-            lines.append(f"{name}: you edited it, so its new version is beside it: {beside.name}")
-        elif not mine.exists() or _hash(mine) != now:
-            lines.append(f"{name}: {'new version' if mine.exists() else 'copied'}")
-            _copy(lesson.path, mine)
-        known[name] = now
-    lines += _clear_earlier_editions({lesson.path.name for lesson in lessons}, working, known)
-    _write_manifest(working, known)
-    return lines
-
-
-def _clear_earlier_editions(shipped: set[str], working: Path, known: dict[str, str]) -> list[str]:
-    """Remove copies of lessons that are shipped no longer, except edited ones, and forget both.
-
-    Versions put beside an edited lesson, `… (new).ipynb`, stay: they may be all that the learner has of it.
-    """
-    lines = []
-    for name in sorted(known.keys() - shipped):
-        mine = working / name
-        if BESIDE.search(name):
-            continue
-        if _is_edited(mine, known):
-            lines.append(f"{name}: kept: of an earlier edition, and you edited it")
-        elif mine.exists():
-            mine.unlink()
-            lines.append(f"{name}: removed: of an earlier edition, and you did not edit it")
-        del known[name]
-    return lines
-
-
-def _title(notebook: Path) -> str:
-    """The first heading of the notebook; without one, the words of its file name."""
-    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
-        for line in "".join(cell["source"]).splitlines():
-            if cell["cell_type"] == "markdown" and line.startswith("# "):
-                return line.removeprefix("# ").strip()
-    return notebook.stem.partition("-")[2].replace("-", " ")
-
-
-def _names_beside(mine: Path, word: str) -> Iterator[Path]:
-    """`01-a.ipynb`, "new" → `01-a (new).ipynb`, `01-a (new 2).ipynb`, …"""
-    yield mine.with_stem(f"{mine.stem} ({word})")
-    for number in count(2):
-        yield mine.with_stem(f"{mine.stem} ({word} {number})")
-
-
-def _is_edited(path: Path, known: dict[str, str]) -> bool:
-    return path.exists() and _hash(path) != known.get(path.name)
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy by way of a second file: a copy that was cut off would later pass for an edited lesson."""
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.copyfile(source, partial)
-    os.replace(partial, target)
-
-
-def _read_manifest(working: Path) -> dict[str, str]:
-    """File name → hash. One that is lost or damaged counts as empty: then every copy passes for edited."""
-    return jsonfile.read_dict(working / MANIFEST)
-
-
-def _write_manifest(working: Path, known: dict[str, str]) -> None:
-    jsonfile.write(working / MANIFEST, dict(sorted(known.items())))
+def _read(path: Path) -> Lesson:
+    """A lesson from the Markdown of its notebook; without a heading, the words of its file name are its title."""
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    number, _, words = path.stem.partition("-")
+    title, minutes = TITLE.search(text), MINUTES.search(" ".join(text.split()))
+    return Lesson(
+        number,
+        title[1].strip() if title else words.replace("-", " "),
+        path,
+        (int(minutes[1]), int(minutes[2])) if minutes else None,
+        tuple(EXERCISE.findall(text)),
+    )

@@ -13,6 +13,9 @@ from course.sharing import share
 
 __all__ = ["Buttons", "explain", "predict"]
 
+# Asked for by `explain` in this process.
+_reminded: set[str] = set()
+
 
 def predict(id: str, choice: str | None = None) -> None:
     """Show the question with its choices and a button for each; or write down the choice that is given.
@@ -44,7 +47,8 @@ def predict(id: str, choice: str | None = None) -> None:
 def explain(id: str) -> None:
     """Show what was chosen and what that would mean, which choice is right, and why.
 
-    A choice that was made is settled by this. Without one, the right choice and its reason are shown.
+    A choice that was made is settled by this. Without one, a learner is asked for it once; the second call, and a run
+    without a learner, show the right choice and its reason.
 
     Args:
         id: lesson and letter of the prediction, such as "05.a".
@@ -57,6 +61,11 @@ def explain(id: str) -> None:
     In JAX: has no counterpart.
     """
     prediction = prediction_of(id)
+    if id not in _reminded and id not in read_guesses(Path.cwd()) and _has_learner():
+        _reminded.add(id)
+        _asked_late(prediction).show()
+        _display(Buttons(prediction))
+        return
     unkept: tuple[Line, ...] = ()
     try:
         guess = note_explained(Path.cwd(), id)
@@ -117,9 +126,21 @@ def _display(shown: Buttons) -> None:
     display(shown)
 
 
+def _has_learner() -> bool:
+    from tinyshard.core.users_code import can_ask  # not at the top: the commands of the kit start without torch
+
+    return can_ask()
+
+
 def _asked(prediction: Prediction) -> Said:
     choices = (Line(f"{letter}  ", prediction.choice(letter).text, "     ") for letter in prediction.letters)
     return Said("asked", f"{prediction.id}: ", prediction.question, tuple(choices))
+
+
+def _asked_late(prediction: Prediction) -> Said:
+    id = prediction.id
+    then = f'Click a letter, then run this cell again, or explain("{id}") alone. Without a letter it is explained too.'
+    return Said("asked", f"{id}: ", "what did you expect?", (Line("", then),))
 
 
 def _noted(prediction: Prediction, letter: str) -> str:

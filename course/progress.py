@@ -6,9 +6,11 @@ from pathlib import Path
 from course import jsonfile
 from course.edition import EDITION
 
-__all__ = ["PROGRESS", "Record", "note", "read_progress"]
+__all__ = ["MARKS", "PROGRESS", "Record", "note", "read_progress"]
 
 PROGRESS = ".progress.json"
+# What is shown for an exercise, by its state.
+MARKS = {"passed": "■", "tried": "▪", "still to do": "□"}
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,11 @@ class Record:
 
     wrong: int = 0
     is_passed: bool = False
+
+    @property
+    def state(self) -> str:
+        """One of the keys of MARKS."""
+        return "passed" if self.is_passed else "tried" if self.wrong else "still to do"
 
 
 def read_progress(folder: Path) -> dict[str, Record]:

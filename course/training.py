@@ -28,9 +28,9 @@ MODEL = Transformer(WIDTH, HEADS, DEPTH, LENGTH)
 
 
 def rate(count: torch.Tensor) -> torch.Tensor:
-    """The learning rate: linear to its peak in 10 updates, then half a cosine down to a tenth of it."""
+    """The learning rate: linear to its peak in 10 updates, then half a cosine down to a tenth, where it stays."""
     rising = (count + 1) / WARM_UP
-    falling = 0.55 + 0.45 * torch.cos(math.pi * (count - WARM_UP) / (STEPS - WARM_UP))
+    falling = 0.55 + 0.45 * torch.cos(math.pi * ((count - WARM_UP) / (STEPS - WARM_UP)).clamp(max=1))
     return PEAK * torch.where(count < WARM_UP, rising, falling)
 
 

@@ -4,7 +4,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from tinyshard.runtime.shm import control_block, waking
 from tinyshard.runtime.shm.monitor import Monitor
+
+# how processes wake each other, on this system: by a futex, or as elsewhere
+KINDS = ("futex", "monitors") if waking.HAS_FUTEX else ("monitors",)
+
+
+def ways_of_waking(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Control blocks that are made from now on wake by this kind."""
+    monkeypatch.setattr(control_block, "HAS_FUTEX", kind == "futex")
 
 
 @contextmanager

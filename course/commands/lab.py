@@ -6,8 +6,9 @@ from pathlib import Path
 
 from course.commands.command import Command, add_folder
 from course.lab import lab_command, offer_settings
-from course.lessons import refresh, shipped_folder, working_folder
+from course.lessons import shipped_folder
 from course.sharing import ROOM
+from course.working_copy import refresh, working_folder
 
 __all__ = ["LAB"]
 
@@ -25,7 +26,7 @@ def open_lab(arguments: argparse.Namespace) -> int:
     command = lab_command(working, arguments.others)
     for line in refresh(shipped_folder(), working):
         print(line)
-    print(f"opening JupyterLab on {working}", flush=True)
+    print(f"opening JupyterLab on {working}: some seconds; Ctrl-C twice ends it", flush=True)
     # JupyterLab replaces this process, so that Ctrl-C and signals reach only JupyterLab.
     offer_settings(os.environ)
     if arguments.room is not None:

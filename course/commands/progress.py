@@ -1,35 +1,25 @@
 """`tinyshard progress`: which exercises the learner has passed, and which comes next."""
 
 import argparse
-import json
-import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from course.commands.command import Command, add_folder
-from course.lessons import find_lessons, shipped_folder, working_folder
-from course.progress import Record, read_progress
+from course.lessons import find_lessons, shipped_folder
+from course.progress import MARKS, Record, read_progress
+from course.working_copy import working_folder
 
-__all__ = ["PROGRESS", "exercises_of", "progress_lines"]
-
-HEADING = re.compile(r"^### Exercise ((?:\d\d|[A-Z])\.\d+)", flags=re.MULTILINE)
+__all__ = ["PROGRESS", "progress_lines"]
 
 
 def show_progress(arguments: argparse.Namespace) -> int:
     """Print a line for each lesson, from what the checks of exercises wrote down in the working copy."""
     lessons = find_lessons(shipped_folder())
-    exercises = {f"{each.number}  {each.title}": exercises_of(each.path) for each in lessons}
+    exercises = {f"{each.number}  {each.title}": each.exercises for each in lessons}
     print(*progress_lines(exercises, read_progress(working_folder(arguments.folder))), sep="\n")
     return 0
 
 
-def exercises_of(notebook: Path) -> list[str]:
-    """The ids of a lesson's exercises, such as "04.2", from its headings."""
-    cells = json.loads(notebook.read_text("utf-8"))["cells"]
-    return [id for cell in cells if cell["cell_type"] == "markdown" for id in HEADING.findall("".join(cell["source"]))]
-
-
-def progress_lines(exercises: Mapping[str, list[str]], known: Mapping[str, Record]) -> list[str]:
+def progress_lines(exercises: Mapping[str, Sequence[str]], known: Mapping[str, Record]) -> list[str]:
     """What is passed (■), tried (▪) and untouched (□), a line for each lesson.
 
     Args:
@@ -48,16 +38,12 @@ def progress_lines(exercises: Mapping[str, list[str]], known: Mapping[str, Recor
     lines = []
     for name, ids in exercises.items():
         if ids:
-            marks = "".join(_mark(known.get(id, Record())) for id in ids)
+            marks = "".join(MARKS[known.get(id, Record()).state] for id in ids)
             passed = sum(known.get(id, Record()).is_passed for id in ids)
             lines.append(f"{marks:{width}}  {passed} of {len(ids)}  {name}")
     all_ids = [id for ids in exercises.values() for id in ids]
     still = [id for id in all_ids if not known.get(id, Record()).is_passed]
     return [*lines, "", f"{len(all_ids) - len(still)} of {len(all_ids)} exercises passed.{_next(still, known)}"]
-
-
-def _mark(record: Record) -> str:
-    return "■" if record.is_passed else "▪" if record.wrong else "□"
 
 
 def _next(still: list[str], known: Mapping[str, Record]) -> str:

@@ -3,7 +3,8 @@
 import argparse
 
 from course.commands.command import Command, add_folder
-from course.lessons import find_lesson, put_back, shipped_folder, working_folder
+from course.lessons import find_lesson, shipped_folder
+from course.working_copy import put_back, working_folder
 
 __all__ = ["RESET"]
 

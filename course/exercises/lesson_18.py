@@ -188,7 +188,7 @@ HINTS = {
             "`shard.clone()`, since equal steps are done once, and go on to the layer before.",
         ),
         why="A matrix is whole for one product, a gradient for one reduce-scatter. Three more all-gathers buy that.",
-        values="Each device has the gradient of its own eight examples. Which collective adds them up and cuts?",
+        values="Each device has the gradient of its own examples. Which collective adds them up and cuts?",
         over={
             "nbytes": "No device needs a whole gradient: each one updates its own rows. Which collective adds up and "
             "cuts?",

@@ -103,18 +103,18 @@ def _losses(x: torch.Tensor, w: torch.Tensor, targets: torch.Tensor) -> torch.Te
 
 # ---- 18.9: FSDP ---------------------------------------------------------------------------------------------------
 
-LAYERS, SIDE, BATCH = 4, 128, 8  # the batch of one device
+LAYERS, SIDE, BATCH = 4, 128, 32  # the batch of one device
 MATRIX_NBYTES = 4 * SIDE * SIDE
 
 
 @functools.cache
 def matrices_batch_and_gradient() -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
-    """Four matrices f32[128, 128], a batch f32[64, 128], and the gradient of what the last layer makes of it.
+    """Four matrices f32[128, 128], a batch f32[256, 128], and the gradient of what the last layer makes of it.
 
     Example:
         >>> matrices, x, gradient = matrices_batch_and_gradient()
         >>> len(matrices), tuple(x.shape), tuple(gradient.shape)
-        (4, (64, 128), (64, 128))
+        (4, (256, 128), (256, 128))
     """
     matrices = [few(10 + 2 * layer, SIDE, SIDE) for layer in range(LAYERS)]
     return matrices, whole_numbers(20, 2, DEVICES * BATCH, SIDE), whole_numbers(21, 1, DEVICES * BATCH, SIDE)
@@ -212,7 +212,7 @@ RUNGS = (
         # gathered four times forward and three times backward, four gradients scattered
         par=Par(
             nbytes=(2 * LAYERS - 1 + LAYERS) * MATRIX_NBYTES * 7 // 8,
-            peak_nbytes=176 * 1024,
+            peak_nbytes=288 * 1024,
             flops=(3 * LAYERS - 1) * 2 * BATCH * SIDE**2,
         ),
         inputs=matrices_batch_and_gradient,

@@ -21,6 +21,7 @@
     waiting       lesson 12: which device waits for which
     planner       lesson 14: choose a machine; time, memory and bytes of a training step under three layouts
     loss_curve    lesson 16: the loss of each step of a training, which grows while it runs
+    memory        lesson 15: what a device holds at the peak of a training step, by kind, under four layouts and a limit
     schedule      lesson 18: the steps of programs, and the memory that a device holds during each
     timetable     lesson 18: which stage of a pipeline works on which micro-batch, and how many it holds
     bridge        lesson 19: a program of torch.distributed beside the same training in tinyshard
@@ -42,6 +43,7 @@ from course.widgets.counters import counter_map
 from course.widgets.device_panel import device_panel
 from course.widgets.layouts import layout_table
 from course.widgets.loss_curve import loss_curve
+from course.widgets.memory import memory_by_kind
 from course.widgets.planner import machine_planner
 from course.widgets.rounds import exchange_rounds
 from course.widgets.schedule import program_schedule
@@ -64,6 +66,7 @@ __all__ = [
     "layout_table",
     "loss_curve",
     "machine_planner",
+    "memory_by_kind",
     "program_schedule",
     "sharding_explorer",
     "time_line",

@@ -134,7 +134,9 @@ class Explorer(Generic[Data]):
         self._widgets = {control.name: self._widget(control) for control in controls}
         self._picture = ipywidgets.HTML()
         self._words = ipywidgets.HTML(layout={"display": "none"})
-        self._in_words = ipywidgets.ToggleButton(description="as text", tooltip="show the picture as text")
+        self._in_words = ipywidgets.ToggleButton(
+            description="as text", tooltip="show the picture as text", layout={"width": "auto"}
+        )
         self._in_words.observe(self._show_words, "value")
         row = ipywidgets.HBox(
             [*self._widgets.values(), self._in_words], layout={"flex_flow": "row wrap", "align_items": "center"}

@@ -52,7 +52,7 @@ class Curve:
     """What the picture shows.
 
     Attributes:
-        steps: up to which the axis goes.
+        steps: up to which the axis goes, at least.
         most: the loss at the top.
         runs: in their order; a later one may begin before an earlier one has ended.
         marks: (step, words): what happened before that step.
@@ -63,9 +63,14 @@ class Curve:
     runs: tuple[Run, ...]
     marks: tuple[tuple[int, str], ...] = ()
 
+    @property
+    def end(self) -> int:
+        """Where the axis ends: at `steps`, or at the last step if that is later."""
+        return max([self.steps, *(run.points[-1][0] for run in self.runs if run.points)])
+
     def x(self, step: int) -> float:
         """Where a step is, in px."""
-        return LEFT + step / self.steps * WIDTH
+        return LEFT + step / self.end * WIDTH
 
     def y(self, loss: float) -> float:
         """Where a loss is, in px; what is above the top is drawn there."""
@@ -76,7 +81,7 @@ class LossCurve(Explorer[Curve]):
     """The picture, and how a training makes it grow. It has no thread: it is drawn again at each call.
 
     Args:
-        steps: up to which the axis goes.
+        steps: up to which the axis goes, at least.
         most: the loss at the top.
         name: of the first run.
 
@@ -125,7 +130,7 @@ def loss_curve(steps: int = 300, most: float = 4.5, name: str = "eight devices")
     """An empty curve, which a training fills: `curve.add(step, loss)`.
 
     Args:
-        steps: up to which the axis goes.
+        steps: up to which the axis goes, at least.
         most: the loss at the top.
         name: of the first run.
 
@@ -188,7 +193,7 @@ def _axes(curve: Curve) -> list[str]:
         found.append(f'<path d="M{LEFT} {number(y)}h{WIDTH}" stroke="{MUTED}" stroke-width="0.3"/>')
         found.append(text(str(loss), LEFT - 10, y, 12, fill=MUTED, anchor="end"))
     for k in range(5):
-        step = round(curve.steps * k / 4)
+        step = round(curve.end * k / 4)
         x = curve.x(step)
         found.append(f'<path d="M{number(x)} {HEIGHT}v5" stroke="{INK}"/>')
         found.append(text(str(step), x, HEIGHT + 14, 12, fill=MUTED))

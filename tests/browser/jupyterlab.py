@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from course.lab import lab_command, offer_settings
-from course.lessons import refresh, shipped_folder
+from course.lessons import shipped_folder
+from course.working_copy import refresh
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 150
@@ -46,7 +47,7 @@ class JupyterLab:
             )
 
     def url(self) -> str:
-        """The address to open, once the server listens there.
+        """The address to open, which leads to the first page, once the server listens there.
 
         JupyterLab writes it into a file of its own, and the address answers from then on.
         """
@@ -55,7 +56,7 @@ class JupyterLab:
             for found in self._runtime.glob("jpserver-*.json"):
                 text = found.read_text("utf-8")
                 if text.rstrip().endswith("}"):
-                    return f"{json.loads(text)['url']}lab?token={self._token}"
+                    return f"{json.loads(text)['url']}?token={self._token}"
             assert self._process.poll() is None, f"JupyterLab ended:\n{self.log.read_text('utf-8')}"
             assert time.monotonic() < end_s, f"JupyterLab did not start:\n{self.log.read_text('utf-8')}"
             time.sleep(0.05)

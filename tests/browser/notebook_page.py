@@ -43,6 +43,9 @@ class NotebookPage:
     Args:
         page: Playwright's page.
         url: JupyterLab's address, the token included.
+
+    Attributes:
+        first: the file that JupyterLab opens by itself; None where it shows its Launcher.
     """
 
     def __init__(self, page: Page, url: str) -> None:
@@ -50,9 +53,16 @@ class NotebookPage:
         page.goto(url, timeout=START_MS)
         page.wait_for_function("window.jupyterapp !== undefined", timeout=START_MS)
         page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+        page.wait_for_selector(".jp-Document, .jp-Launcher", timeout=START_MS)
+        self.first = page.evaluate(f"() => {PANEL}?.context?.path ?? null")
 
     def open(self, name: str) -> None:
         """Open a notebook, with its kernel started and outputs cleared, so that what is seen is new."""
+        self.open_as_stored(name)
+        self.command("notebook:clear-all-cell-outputs")
+
+    def open_as_stored(self, name: str) -> None:
+        """Open a notebook, with its kernel started."""
         self.command("docmanager:open", {"path": name, "factory": "Notebook"})
         self.page.wait_for_function(
             f"name => {PANEL}?.context?.path === name && {PANEL}.content?.model?.cells.length > 0",
@@ -61,7 +71,6 @@ class NotebookPage:
         )
         self.page.evaluate(f"() => {PANEL}.context.ready.then(() => {PANEL}.sessionContext.ready)")
         self.page.wait_for_function(f"{PANEL}.sessionContext.session?.kernel?.status === 'idle'", timeout=START_MS)
-        self.command("notebook:clear-all-cell-outputs")
 
     def run_all(self) -> None:
         """Run every cell by the menu's own command, and wait for the last one, or for an error that ends the run."""

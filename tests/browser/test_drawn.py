@@ -24,6 +24,7 @@ x = ts.device_put(torch.ones(64, 64), ts.NamedSharding(mesh, ts.P("data", "model
 compiled = ts.jit(lambda x: torch.relu(x @ x.T).sum(0)).lower(x).compile()
 compiled""",
     "memory": "compiled.memory_analysis()",
+    "asked": 'explain("00.a")',
     "answer": 'explain("00.a")',
     "error": "display(ts.ShardingError('it is odd', got='3', rule='it is even'))",
     "layout": "ts.debug.visualize_array_sharding(x)",

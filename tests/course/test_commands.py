@@ -23,6 +23,7 @@ def test_lab_runs_this_python_and_the_users_arguments_come_last() -> None:
     command = lab_command(Path("/lessons"), ["--no-browser"])
     assert command[:3] == [sys.executable, "-m", "jupyterlab"]
     assert "--ServerApp.root_dir=/lessons" in command
+    assert "--LabApp.default_url=/lab/tree/START.md" in command
     assert command[-1] == "--no-browser"
 
 
@@ -68,6 +69,12 @@ def test_the_courses_settings_come_behind_the_users(tmp_path: Path) -> None:
     assert users == str(tmp_path)
     assert (Path(ours) / "labconfig/page_config.json").is_file()
     assert (Path(ours) / "labconfig/default_setting_overrides.json").is_file()
+
+
+def test_a_terminal_of_jupyterlab_finds_the_command_of_this_python(tmp_path: Path) -> None:
+    environment = {"PATH": str(tmp_path)}
+    offer_settings(environment)
+    assert environment["PATH"].split(os.pathsep) == [str(Path(sys.executable).parent), str(tmp_path)]
 
 
 def test_help_tells_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,9 +194,20 @@ def test_only_what_stops_the_lessons_ends_the_command_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: State, status: int
 ) -> None:
     look = lambda: Finding("memory", state, "as found", "what to do")  # noqa: E731
-    monkeypatch.setattr(course.commands.doctor, "LOOKS", (look,))
+    monkeypatch.setattr(course.commands.doctor, "LOOKS", ((look, "seconds"),))
     assert course.commands.doctor.examine(argparse.Namespace()) == status
-    assert "→ what to do" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "→ what to do" in printed
+    assert printed.index("…     seconds") < printed.index("as found")
+
+
+def test_what_takes_seconds_comes_last_and_says_so() -> None:
+    slow = [bool(meanwhile) for _, meanwhile in course.commands.doctor.LOOKS]
+    assert slow == sorted(slow)
+    assert [look for look, meanwhile in course.commands.doctor.LOOKS if meanwhile] == [
+        software.look_at_kernel,
+        software.look_at_devices,
+    ]
 
 
 def test_what_is_to_be_mended_is_counted() -> None:

@@ -1,6 +1,7 @@
 """The puzzle ladder: par by hand, the counts of a program, the board, and what the room sees of it."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from course.exercises import exercises_of
 from course.ladder.rung import counts_of, rounds_of
 from course.room import climbers_in
 from course.solutions import lesson_18 as solutions
+from tests.course.lesson_cells import LESSONS, stored_cells
 from tests.rows import for_every_row
 
 
@@ -51,7 +53,7 @@ SENT = {
     "18.11": 7 * 2 * 64 * 16 * 4,
     "18.12": 7 * 2 * 64 * 16 * 4,
     "18.13": 14 * 4 * 32 * 4,
-    "18.14": 2 * 10 * 16 * 32 * 4 + 2 * 32 * 32 * 4 * 1 // 2,
+    "18.14": 2 * 10 * 8 * 32 * 4 + 2 * 32 * 32 * 4 * 1 // 2,
 }
 
 
@@ -64,7 +66,15 @@ def test_other_numbers_of_par_are_those_counted_by_hand():
     assert [ladder.RUNGS[f"18.{n}"].par.rounds for n in (1, 2, 3, 4, 5)] == [7, 7, 14, 6, 1]
     assert ladder.RUNGS["18.12"].par.flops == 17 * 2 * (2 * 32 * 32 * 16)  # of 32 pairs of chunks
     assert ladder.RUNGS["18.13"].par.flops == 15 * 2 * 4 * 32 * 32
-    assert ladder.RUNGS["18.14"].par.flops == (11 + 2 * 11 - 1) * 2 * 16 * 32 * 32
+    assert ladder.RUNGS["18.14"].par.flops == (11 + 2 * 11 - 1) * 2 * 8 * 32 * 32
+
+
+@for_every_row(ladder.RUNGS)
+def test_the_targets_that_the_lesson_states_are_par(id):
+    tasks = [cell["source"] for cell in stored_cells(LESSONS["18"]) if f"### Exercise {id}:" in cell["source"]]
+    stated = re.findall(r"[\d,]*\d", tasks[0].partition("**Target:**")[2])
+    wanted = [f"{most:,}" for most in vars(ladder.RUNGS[id].par).values() if most is not None]
+    assert set(wanted) <= set(stated), (wanted, stated)
 
 
 def program_of(function):
@@ -78,7 +88,7 @@ def program_of(function):
     "function, rounds",
     [
         (lambda x: x + 1, 0),
-        (lambda x: ts.lax.psum(x, "d") + ts.lax.psum(x * x, "d"), 1),
+        (lambda x: ts.lax.psum(x, "d") + ts.lax.ppermute(x, "d", solutions.RING), 1),
         (lambda x: ts.lax.psum(x * ts.lax.psum(x, "d"), "d"), 2),
         (lambda x: ts.lax.fori_loop(0, 5, lambda _, y: ts.lax.ppermute(y, "d", solutions.RING), x), 5),
     ],
@@ -94,6 +104,28 @@ def test_an_answer_that_gathers_is_seen_to_do_so_however_it_does_it():
     assert (
         ladder.RUNGS["18.1"].unwanted(ladder.RUNGS["18.1"].compile(solutions.gathered_by_the_library)) == "all_gather"
     )
+
+
+def pipeline_of_gathered_stages(W, batches, targets):
+    """No pipeline at all: every device has all stages, and two of the eight micro-batches."""
+    whole = ts.lax.all_gather(W, "stage", tiled=True)
+    me = ts.lax.axis_index("stage")
+    x, target = (each.unflatten(0, (4, 2))[me] for each in (batches, targets))
+
+    def loss(whole):
+        out = x
+        for stage in range(4):
+            out = out.relu() @ whole[stage]
+        return ((out - target) ** 2).sum() / 2
+
+    return ts.lax.psum(ts.lax.psum_scatter(ts.grad(loss)(whole), "stage", tiled=True), "data")
+
+
+def test_a_pipeline_is_not_replaced_by_gathering_its_stages():
+    rung = ladder.RUNGS["18.14"]
+    compiled = rung.compile(pipeline_of_gathered_stages)
+    assert rung.differs(compiled) == ""
+    assert rung.over_par(counts_of(compiled))[0] == "nbytes"
 
 
 def test_the_score_shows_each_number_beside_par_and_of_an_empty_cell_par_alone():

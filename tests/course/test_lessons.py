@@ -1,13 +1,15 @@
 """The working copy: what a learner edited survives every refresh."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
 from course.errors import MissingLessonsError, UnknownLessonError
-from course.lessons import PACKAGE, find_lesson, find_lessons, put_back, refresh, shipped_folder, working_folder
+from course.lessons import PACKAGE, find_lesson, find_lessons, shipped_folder, without_outputs
 from course.progress import PROGRESS, Record, note, read_progress
+from course.working_copy import put_back, refresh, working_folder
 
 NAME = "01-when-is-the-result-there.ipynb"
 BESIDE = "01-when-is-the-result-there (new).ipynb"
@@ -16,9 +18,13 @@ MINE_2 = "01-when-is-the-result-there (mine 2).ipynb"
 BESIDE_2 = "01-when-is-the-result-there (new 2).ipynb"
 
 
-def notebook(heading: str) -> str:
-    cells = [{"cell_type": "markdown", "metadata": {}, "source": [heading]}]
-    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+def notebook(heading: str, outputs: list[str] | None = None) -> str:
+    """A heading and one code cell, in the form in which a copy is written if it has no outputs."""
+    heading_cell = {"cell_type": "markdown", "metadata": {}, "source": [heading]}
+    code: dict = {"cell_type": "code", "metadata": {}, "source": ["2 + 2"]}
+    code |= {"execution_count": 1 if outputs else None, "outputs": outputs or []}
+    whole = {"cells": [heading_cell, code], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
 @pytest.fixture
@@ -38,6 +44,70 @@ def test_a_missing_lesson_is_copied_and_said_once(shipped: Path, working: Path) 
     assert refresh(shipped, working) == [f"{NAME}: copied"]
     assert (working / NAME).read_bytes() == (shipped / NAME).read_bytes()
     assert refresh(shipped, working) == []
+
+
+def test_a_copy_has_no_outputs_and_its_links_lead_to_pages_of_the_copy(shipped: Path, working: Path) -> None:
+    solution = "[course/solutions/pencil_01.md](../course/solutions/pencil_01.md)"
+    (shipped / NAME).write_text(notebook(f"# One: {solution}", ["4"]))
+    (shipped / "GLOSSARY.md").write_text("the [dictionary](DICTIONARY.md)")
+    refresh(shipped, working)
+    told = "[course/solutions/pencil_01.md](pages/solutions/pencil_01.md)"
+    assert (working / NAME).read_text() == notebook(f"# One: {told}")
+    assert (working / "pages/solutions/pencil_01.md").is_file()
+    assert (working / "pages/GLOSSARY.md").read_text() == "the [dictionary](DICTIONARY.md)"
+
+
+def test_pages_of_lessons_that_are_shipped_no_longer_go(shipped: Path, working: Path) -> None:
+    old, kept = working / "pages/solutions/pencil_77.md", working / "pages/notes.md"
+    for path in (old, kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    refresh(shipped, working)
+    assert not old.exists()
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_a_copy_that_still_has_the_shipped_outputs_was_not_edited(
+    shipped: Path, working: Path, has_manifest: bool
+) -> None:
+    """As earlier versions made it: the shipped file itself, and in the manifest the hash of that."""
+    working.mkdir()
+    for folder in (shipped, working):
+        (folder / NAME).write_text(notebook("# first", ["4"]))
+    if has_manifest:
+        whole = hashlib.sha256((working / NAME).read_bytes()).hexdigest()
+        (working / ".shipped.json").write_text(json.dumps({NAME: whole}))
+        (shipped / NAME).write_text(notebook("# second", ["4"]))
+    assert refresh(shipped, working) == [f"{NAME}: new version"]
+    assert (working / NAME).read_text() == without_outputs((shipped / NAME).read_text())
+    assert refresh(shipped, working) == []
+
+
+def test_an_edited_copy_of_the_present_version_stays_though_its_manifest_is_of_the_older_form(
+    shipped: Path, working: Path
+) -> None:
+    (shipped / NAME).write_text(notebook("# first", ["4"]))
+    working.mkdir()
+    whole = hashlib.sha256((shipped / NAME).read_bytes()).hexdigest()
+    (working / ".shipped.json").write_text(json.dumps({NAME: whole}))
+    (working / NAME).write_text(notebook("# mine", ["4"]))
+    assert refresh(shipped, working) == []
+    assert [path.name for path in working.glob("*.ipynb")] == [NAME]
+
+
+def test_to_run_a_lesson_is_not_to_edit_it(shipped: Path, working: Path) -> None:
+    refresh(shipped, working)
+    ran = notebook("# When is the result there?", ["4"])
+    (working / NAME).write_text(ran)
+    assert refresh(shipped, working) == []
+    assert (working / NAME).read_text() == ran
+    (shipped / NAME).write_text(notebook("# second"))
+    assert refresh(shipped, working) == [f"{NAME}: new version"]
+    (working / NAME).write_text(notebook("# second", ["5"]))
+    assert len(put_back(find_lesson(shipped, "1"), working)) == 1
+    assert (working / NAME).read_text() == notebook("# second")
+    assert not (working / MINE).exists()
 
 
 def test_a_lesson_that_was_not_edited_follows_the_shipped_one(shipped: Path, working: Path) -> None:
@@ -193,6 +263,32 @@ def test_lessons_come_in_order_with_the_heading_or_else_the_file_name_as_title(s
     ]
 
 
+def test_exercises_are_read_from_the_headings_of_a_lesson(tmp_path: Path) -> None:
+    sources = [
+        "## Exercises\n",
+        "### Exercise 04.1: a ring (5 minutes)\n\nDo it.",
+        "### Exercise 04.2: bytes (2 minutes)",
+    ]
+    cells = [{"cell_type": "markdown", "source": source.splitlines(keepends=True)} for source in sources]
+    cells.append({"cell_type": "code", "source": ["### Exercise 04.3"]})
+    (tmp_path / "04-talk.ipynb").write_text(json.dumps({"cells": cells}))
+    assert find_lessons(tmp_path)[0].exercises == ("04.1", "04.2")
+
+
+def test_an_appendix_may_have_exercises_too(tmp_path: Path) -> None:
+    cells = [{"cell_type": "markdown", "source": ["### Exercise A.1: boxes (5 minutes)"]}]
+    (tmp_path / "A-boxes.ipynb").write_text(json.dumps({"cells": cells}))
+    assert find_lessons(tmp_path)[0].exercises == ("A.1",)
+
+
+def test_the_minutes_are_those_of_the_first_page(tmp_path: Path) -> None:
+    (tmp_path / "04-talk.ipynb").write_text(
+        notebook("# Talk\n\n**Time** about 35 minutes of teaching\nand 20 minutes of exercises.")
+    )
+    (tmp_path / "05-sing.ipynb").write_text(notebook("# Sing"))
+    assert [lesson.minutes for lesson in find_lessons(tmp_path)] == [(35, 20), None]
+
+
 def test_without_the_lessons_the_error_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(MissingLessonsError, match="pip install --force-reinstall"):
         shipped_folder(tmp_path)
@@ -233,7 +329,7 @@ def test_a_lesson_that_is_put_back_keeps_the_edited_one_beside_it(shipped: Path,
 def test_a_lesson_that_is_as_shipped_is_left_alone(shipped: Path, working: Path) -> None:
     refresh(shipped, working)
     assert put_back(find_lesson(shipped, "01"), working) == [f"{NAME}: it is as it was shipped"]
-    assert sorted(path.name for path in working.iterdir()) == [".shipped.json", NAME]
+    assert [path.name for path in working.glob("*.ipynb")] == [NAME]
 
 
 def test_an_older_copy_that_was_not_edited_is_replaced_and_not_kept(shipped: Path, working: Path) -> None:

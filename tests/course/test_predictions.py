@@ -51,6 +51,30 @@ def test_without_a_choice_the_right_one_is_explained_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_learner_who_has_not_chosen_is_asked_once_before_it_is_explained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predicting, "_has_learner", lambda: True)
+    monkeypatch.setattr(predicting, "_reminded", set())
+    asked, *then, buttons = explained(capsys)
+    assert asked == "99.a: what did you expect?"
+    assert "run this cell again" in " ".join(then)
+    assert buttons == 'Click a letter, or run predict("99.a", "…") with it.'
+    assert explained(capsys)[0] == "99.a: b is right: 224"
+
+
+def test_a_learner_who_has_chosen_is_not_asked_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predicting, "_has_learner", lambda: True)
+    monkeypatch.setattr(predicting, "_reminded", set())
+    explain("99.a")
+    predict("99.a", "b")
+    assert explained(capsys)[0] == "99.a: you chose b: 224"
+    predicting._reminded.clear()
+    assert explained(capsys)[0] == "99.a: you chose b: 224"
+
+
 def test_a_wrong_choice_gets_its_misconception_and_the_answer_to_it(capsys: pytest.CaptureFixture[str]) -> None:
     predict("99.a", "c")
     assert explained(capsys) == [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import course.commands.progress
-from course.commands.progress import exercises_of, progress_lines, show_progress
+from course.commands.progress import progress_lines, show_progress
 from course.progress import Record, note
 
 EXERCISES = {"01  When?": ["01.1", "01.2"], "02  Where?": ["02.1", "02.2", "02.3"], "03  Talk": []}
@@ -36,24 +36,6 @@ def test_passed_and_tried_ones_are_marked_and_the_next_is_the_first_that_is_not_
 def test_all_done_has_no_next() -> None:
     known = {id: PASSED for ids in EXERCISES.values() for id in ids}
     assert progress_lines(EXERCISES, known)[-1] == "5 of 5 exercises passed."
-
-
-def test_exercises_are_read_from_the_headings_of_a_lesson(tmp_path: Path) -> None:
-    sources = [
-        "## Exercises\n",
-        "### Exercise 04.1: a ring (5 minutes)\n\nDo it.",
-        "### Exercise 04.2: bytes (2 minutes)",
-    ]
-    cells = [{"cell_type": "markdown", "source": source.splitlines(keepends=True)} for source in sources]
-    cells.append({"cell_type": "code", "source": ["### Exercise 04.3"]})
-    (tmp_path / "04-talk.ipynb").write_text(json.dumps({"cells": cells}))
-    assert exercises_of(tmp_path / "04-talk.ipynb") == ["04.1", "04.2"]
-
-
-def test_an_appendix_may_have_exercises_too(tmp_path: Path) -> None:
-    cells = [{"cell_type": "markdown", "source": ["### Exercise A.1: boxes (5 minutes)"]}]
-    (tmp_path / "A-boxes.ipynb").write_text(json.dumps({"cells": cells}))
-    assert exercises_of(tmp_path / "A-boxes.ipynb") == ["A.1"]
 
 
 def test_what_checks_wrote_down_in_the_working_copy_is_shown(

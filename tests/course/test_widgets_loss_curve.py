@@ -78,6 +78,13 @@ def test_the_same_losses_store_the_same_picture_whatever_was_shown_in_between() 
     assert curve.svg == trained().svg  # type: ignore[attr-defined]
 
 
+def test_the_axis_grows_with_a_training_that_goes_on() -> None:
+    curve = loss_curve(steps=10, most=4.0)
+    curve.add(0, 4.0)
+    curve.add(20, 2.0)
+    assert points_in(curve.svg) == [[(LEFT, 0), (LEFT + WIDTH, HEIGHT / 2)]]
+
+
 def test_a_loss_above_the_top_is_drawn_at_the_top() -> None:
     assert Curve(10, 4.0, (Run("a"),)).y(9.0) == 0
 

@@ -282,6 +282,24 @@ def test_a_gathered_weight_is_gathered_again():
     assert gathers(ts.checkpoint) == 2
 
 
+@pytest.mark.parametrize("policy", [POLICIES.dots_saveable, POLICIES.everything_saveable])
+def test_a_gradient_that_is_wanted_in_parts_is_scattered_under_a_policy_too(policy):
+    mesh = ts.AbstractMesh((8,), ("d",))
+
+    def laid(x, spec):
+        return ts.lax.with_sharding_constraint(x, ts.NamedSharding(mesh, spec))
+
+    def described(shape):
+        return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, ts.P("d")))
+
+    gathered = ts.custom_vjp(lambda w: laid(w, ts.P()))
+    gathered.defvjp(lambda w: (laid(w, ts.P()), None), lambda _, g: (laid(g, ts.P("d")),))
+    block = ts.checkpoint(lambda w, x: torch.sin(x @ gathered(w)), policy=policy)
+    step = ts.grad(lambda w, x: block(w, x).sum())
+    compiled = ts.jit(step).lower(described((16, 16)), described((64, 16))).compile()
+    assert {each.kind for each in compiled.cost_analysis().traffic} == {"all_gather", "reduce_scatter"}
+
+
 def test_a_graph_shows_it():
     text = str(ts.make_graph(ts.grad(loss(ts.checkpoint(torch.sin))))(X))
     assert text.count("checkpoint(") == 2

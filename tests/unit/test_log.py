@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.monitors import held
+from tests.monitors import KINDS, held, ways_of_waking
 from tinyshard.runtime.shm import control_block, log, segment
 from tinyshard.runtime.shm.control_block import LOG_NBYTES
 from tinyshard.runtime.shm.log import CallLog, LogReader
@@ -20,8 +20,9 @@ def made(count):
     return control_block.ControlBlock(memory, count)
 
 
-@pytest.fixture
-def control():
+@pytest.fixture(params=KINDS)
+def control(request, monkeypatch):
+    ways_of_waking(monkeypatch, request.param)
     return made(COUNT)
 
 
@@ -121,9 +122,10 @@ def test_a_device_that_is_gone_keeps_no_room(ends):
     assert len(take(readers[1])) == 1
 
 
+@pytest.mark.parametrize("control", ["monitors"], indirect=True)
 def test_a_device_that_is_stopped_with_its_mutex_is_told_later_and_the_others_at_once(control, ends):
     writer, readers = ends
-    with held(control.call_monitor(1)):
+    with held(control.waking(-1)._monitors[1]):
         placement = writer.place([([0, 1, 2], b"all")])
         assert not writer.publish(placement)
         assert take(readers[0]) == take(readers[2]) == [b"all"]

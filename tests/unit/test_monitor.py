@@ -54,7 +54,7 @@ def test_increments_of_many_processes_are_all_counted(memory):
 def test_a_process_that_sleeps_on_a_condition_is_woken(memory):
     def wait():
         state, words = end_of(memory)
-        state.wait_until(lambda: words[0] == 1, 1, look_s=0)
+        state.wait_until(lambda: words[0] == 1, 1)
         os._exit(0 if words[0] == 1 else 3)
 
     pid = in_child(wait)
@@ -72,7 +72,7 @@ def test_where_a_condition_refuses_to_be_waited_for_it_is_looked_at_again(memory
     monkeypatch.setattr(monitor._library, wait, lambda *_: errno.EINVAL)
     state, words = end_of(memory)
     got = []
-    thread = threading.Thread(target=lambda: got.append(state.wait_until(lambda: words[0], look_s=0, then=lambda: 7)))
+    thread = threading.Thread(target=lambda: (state.wait_until(lambda: words[0]), got.append(7)))
     thread.start()
     other, _ = end_of(memory)
     assert other.acquire(20)  # the thread that waits does not keep it
@@ -149,6 +149,6 @@ def test_what_is_checked_between_sleeps_ends_the_waiting(memory):
 
     state, _ = end_of(memory)
     with pytest.raises(RuntimeError, match="aborted"):
-        state.wait_until(lambda: False, check=give_up, look_s=0)
+        state.wait_until(lambda: False, check=give_up)
     assert state.acquire(1.0)
     state.release()

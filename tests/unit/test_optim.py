@@ -148,6 +148,19 @@ def test_zero_1_is_a_sharding_of_the_state(params):
     assert {each.kind for each in sent} == {"all_gather"}, "of the new parameters, and of nothing else"
 
 
+def test_a_state_in_parts_is_made_where_the_whole_state_does_not_fit():
+    ts.init(devices=8, runtime="local", memory_per_device="8 MiB")
+    try:
+        mesh = ts.make_mesh(8, "d")
+        copies = ts.NamedSharding(mesh, P())
+        params = ts.device_put({str(i): torch.ones(2**17) for i in range(8)}, copies)  # 4 MiB, as are both means
+        state = ts.optim.functional(torch.optim.AdamW).init(params, ts.NamedSharding(mesh, P("d")))
+        ts.block_until_ready(state)
+        assert ts.devices()[0].memory_stats()["bytes_in_use"] < 5.1 * 2**20
+    finally:
+        ts.init(devices=8, runtime="local")
+
+
 def test_a_tree_of_shardings_places_each_part_of_the_state_beside_its_entry(params):
     mesh = ts.make_mesh(8, "d")
     copies, parts = ts.NamedSharding(mesh, P()), ts.NamedSharding(mesh, P("d"))

@@ -40,6 +40,7 @@ X, Y = Value(0), Value(1)
 
 
 T, CLONE, RESHAPE, SIN = "aten.t.default", "aten.clone.default", "aten.reshape.default", "aten.sin.default"
+SUM = [(RESHAPE, (X, [6]), (6,)), ("all_reduce", (Y,), (6,))]
 BOTH = "aten.add.Tensor", (Y, Value(2)), ()
 CASES = {
     "a transpose of a transpose": ([(T, (X,), (3, 2)), (T, (Y,), (2, 3)), (SIN, (Value(2),), (2, 3))], ["sin"]),
@@ -52,6 +53,16 @@ CASES = {
     "a copy of a part": (  # without it all that it is a part of would be kept
         [("aten.slice.Tensor", (X, 0, 0, 1), (1, 3)), (CLONE, (Y,), (1, 3)), (SIN, (Value(2),), (1, 3))],
         ["slice", "clone", "sin"],
+    ),
+    "a shape around a sum": ([*SUM, (RESHAPE, (Value(2), [2, 3]), (2, 3))], ["all_reduce"]),
+    "another shape after a sum": ([*SUM, (RESHAPE, (Value(2), [3, 2]), (3, 2))], ["reshape", "all_reduce", "reshape"]),
+    "a transpose around a sum": (  # its elements come in another order
+        [(T, (X,), (3, 2)), ("all_reduce", (Y,), (3, 2)), (RESHAPE, (Value(2), [2, 3]), (2, 3))],
+        ["t", "all_reduce", "reshape"],
+    ),
+    "a shape around a sum whose copy is used": (
+        [*SUM, (CLONE, (Value(2),), (6,)), (RESHAPE, (Value(3), [2, 3]), (2, 3)), (SIN, (Value(3),), (6,))],
+        ["reshape", "all_reduce", "sin"],
     ),
     "a shape of a shape": ([(RESHAPE, (X, [6]), (6,)), (RESHAPE, (Y, [3, 2]), (3, 2))], ["reshape"]),
     "the shape that it has": (

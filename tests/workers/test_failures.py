@@ -232,15 +232,21 @@ if os.environ.get("TINYSHARD_ROLE") == "worker": os.fork = fork
 @contextmanager
 def no_room_for(kind):
     """Messages of this kind cannot be made."""
-    frame = wire.frame
+    frame, call_frame = wire.frame, wire.call_frame
 
     def refuse(head, payload=None):
         if head[0] == kind:
             raise MemoryError("no room for the message")
         return frame(head, payload)
 
+    def refuse_call(*numbers):
+        if kind == "run":
+            raise MemoryError("no room for the message")
+        return call_frame(*numbers)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wire, "frame", refuse)
+        patch.setattr(wire, "call_frame", refuse_call)
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import threading
@@ -29,7 +28,6 @@ from tinyshard.sharding import Sharding, express
 from tinyshard.sharding.mesh import Mesh
 
 _CPU = torch.device("cpu")
-_NO_GUARD = contextlib.nullcontext()
 DEFAULT_ORIGIN = (0, -1, 0)
 _calls = itertools.count(1)
 _running = threading.local()  # .call: the number of the user's present call of a torch function or transformation
@@ -146,13 +144,17 @@ class Array(HasShards, Immutable):
             sharding: the user's name of this layout, if there is one; it stays as it was written.
         """
         # a handle made in inference_mode cannot be a view of one made outside. The guard takes microseconds
-        with torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else _NO_GUARD:
-            array: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
+        shape = tuple(shape)
+        if torch.is_inference_mode_enabled():
+            with torch._C._InferenceMode(False):
+                array: Array = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=_CPU)
+        else:
+            array = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=_CPU)
         array._buffer = buffer
         array._layout = layout
         array._mesh = mesh if sharding is None else getattr(sharding, "mesh", None)
         array._sharding = sharding
-        array._meta = ShapedType(tuple(shape), dtype)
+        array._meta = ShapedType(shape, dtype)
         array._origin = origin()
         array._viewed = False
         array._is_part = False

@@ -25,6 +25,7 @@ from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.program import Program
 from tinyshard.draw.program import program_html
+from tinyshard.runtime.worker.device_code import device_code
 from tinyshard.sharding import Sharding, express
 
 
@@ -186,6 +187,38 @@ class Compiled:
     def as_text(self) -> str:
         """The program, one step per line: local shapes, collectives, and the bytes that a device sends."""
         return program_text(self.program, axis_names(self.program, self._assignment.mesh))
+
+    def device_code(self) -> str:
+        """The Python function that each worker process runs for a call: this text is compiled there, once.
+
+        `aten_add` is torch's op `aten.add`, or a faster function with its results. `check()` raises if Ctrl-C has
+        cancelled the call. A loop or a branch is one line, which calls the functions that follow. The same lines run
+        one by one on a GPU, and on a device that has failed, records a profile, or has limited memory.
+
+        Communication: none.
+
+        In JAX: `compiled.runtime_executable().hlo_modules()` is nearest.
+
+        Example:
+            >>> import torch
+            >>> import tinyshard as ts
+            >>> rows = ts.NamedSharding(ts.AbstractMesh((2,), "d"), ts.P("d"))
+            >>> x = ts.ShapeDtypeStruct((8, 4), torch.float32, sharding=rows)
+            >>> print(ts.jit(lambda x: x.sum(0) + 1).lower(x).compile().device_code())
+            c0 = torch.tensor(1, dtype=torch.float32)
+            <BLANKLINE>
+            def program(operands):
+                v0, = operands
+                operands.clear()
+                v1 = aten_sum(v0, [0])  # f32[4]
+                v0 = None
+                v2 = all_reduce(v1)  # f32[4], axes=(0,), op='sum'
+                v1 = None
+                v3 = aten_add(v2, c0)  # f32[4]
+                v2 = None
+                return v3,
+        """
+        return device_code(self.program)
 
     def cost_analysis(self) -> Cost:
         """Floating-point operations of one device, and the bytes that it sends, by collective and axis."""

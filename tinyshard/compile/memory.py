@@ -127,13 +127,13 @@ def _within(program: Program, step: Eqn) -> int:
     return max(0, extra - branch_nbytes)  # a branch makes the results themselves
 
 
-def held_during(program: Program, step: int) -> list[int]:
+def held_during(program: Program, step: int, donated: Sequence[int] = ()) -> list[int]:
     """The numbers of the values that a device holds during one step, views left out, in the order they are made.
 
     Communication: none.
     """
     owners = _owners(program)
-    last = _last_use(program, owners)
+    last = _last_use(program, owners, donated)
     results = [n for each in program.steps[: step + 1] for n in each.results if n >= 0]
     return [n for n in [*range(program.num_inputs), *results] if owners[n] == n and last[n] >= step]
 

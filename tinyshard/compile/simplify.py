@@ -4,6 +4,7 @@
     %5 = aten.t(%4); %9 = aten.t(%4)            %5 stands for %9; so of numbers without dims, whatever computes them
     %5 = aten.clone(%4)                         %4 stands for %5: no step writes into a value
     %5 = aten.reshape(%4); %6 = aten.reshape(%5)   %6 = aten.reshape(%4), if only that uses %5
+    %5 = aten.squeeze(%4); %6 = all_reduce(%5); %7 = aten.unsqueeze(%6)   %7 = all_reduce(%4), as in each pmap
     in a scan: %5 = aten._to_copy(%4), of a constant of the loop: computed once, before the loop
 
 A value of more than one number is not shared with a later step that computes it again: that may be so to save memory,
@@ -26,6 +27,8 @@ from tinyshard.core.program import Cut, Eqn, Program, Reason, Value, values_in
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
+# views that keep the order of the elements
+_IN_ORDER = {"aten.reshape.default", "aten.view.default", "aten.squeeze.dim", "aten.unsqueeze.default"}
 _CLONE, _RESHAPE, _TRANSPOSE = "aten.clone.default", "aten.reshape.default", "aten.t.default"
 
 
@@ -102,8 +105,28 @@ class _Simplifying:
             if known is not step.results and self._results.isdisjoint(step.results):
                 self._instead.update(zip(step.results, known, strict=True))
                 return
+        if self._is_around_a_sum(step):
+            return
         self._makers.update(dict.fromkeys(step.results, step))
         self._written.add(step, line, reason)
+
+    def _is_around_a_sum(self, step: Eqn) -> bool:
+        """Let an all_reduce make the result of a view, if it reduces a view of a value of the same shape."""
+        reduced = self._maker(step) if step.op in _IN_ORDER else None
+        if reduced is None or reduced.op != "all_reduce" or len(reduced.args) > 1 or self._uses[reduced.results[0]] > 1:
+            return False
+        before = self._maker(reduced)
+        if before is None or before.op not in _IN_ORDER or self._uses[before.results[0]] > 1:
+            return False
+        whole = before.args[0].number
+        if self._metas[whole] is None or self._metas[whole] != self._metas[step.results[0]]:
+            return False
+        if reduced.results[0] in self._instead.values():  # it stands for a value that other steps may use
+            return False
+        at = next(k for k, other in enumerate(self._written.steps) if other is reduced)
+        made = self._written.steps[at] = replace(reduced, args=before.args[:1], results=step.results)
+        self._makers[step.results[0]] = made
+        return True
 
     def _of_root(self, step: Eqn) -> Eqn:
         """A reshape of a reshape is one, if no other step has use for the first."""

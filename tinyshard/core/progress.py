@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tinyshard.core.users_code import ipython_shell
+from tinyshard.core.users_code import can_ask
 
 _AFTER_S = 2.0
 _EVERY_S = 0.5
@@ -69,8 +69,7 @@ def still_doing() -> None:
 
 def _show_in_notebook(line: str | None) -> None:
     """Draw a line below the cell, or remove it."""
-    kernel = getattr(ipython_shell(), "kernel", None)
-    if not getattr(kernel, "_allow_stdin", False):  # nbval and nbclient cannot prompt for input
+    if not can_ask():
         return
     with contextlib.suppress(Exception):  # without tqdm there is no line; an error of the line must not end the task
         if line is not None:

@@ -34,3 +34,8 @@ def is_users(frame: FrameType) -> bool:
 def ipython_shell() -> Any:
     """The IPython shell that this process runs in, of a notebook or of a terminal; None if there is none."""
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
+def can_ask() -> bool:
+    """Whether a user reads this notebook as it runs; nbval and nbclient, which cannot prompt for input, are not one."""
+    return bool(getattr(getattr(ipython_shell(), "kernel", None), "_allow_stdin", False))

@@ -10,7 +10,7 @@ tensors, and `step` does not read values. It writes in place, which the trace ma
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -261,18 +261,22 @@ class _Bound:
             if rate is not None:
                 group["lr"] = rate(count) if callable(rate) else rate
 
-    def initial(self) -> list[dict[str, Any] | None]:
-        """The state of each parameter before the first step."""
+    def initial(self) -> Iterator[dict[str, Any] | None]:
+        """The state of each parameter before the first step, one after the other: a whole state may not fit."""
+        groups = {x: group for group in getattr(self._torch, "param_groups", ()) for x in group["params"]}
         for x in self._own:
-            if x is not None:
-                x.grad = x.detach()  # only its shape and dtype are read: no memory for gradients
-        for group in self._torch.param_groups if self._torch else ():
+            if x is None:
+                yield None
+                continue
+            group = {**groups[x], "params": [x]}
+            x.grad = x.detach()  # only its shape and dtype are read: no memory for gradients
             count = len(inspect.signature(self._torch._init_group).parameters) - 1
             self._torch._init_group(group, *([] for _ in range(count)))
+            slot = dict(self._torch.state.pop(x, {}))
             if group.get("momentum"):  # SGD makes it in its first step
-                for x in group["params"]:
-                    self._torch.state[x].setdefault("momentum_buffer", torch.zeros_like(x))
-        return self._slots()
+                slot.setdefault("momentum_buffer", torch.zeros_like(x))
+            x.grad = None
+            yield slot
 
     def step(self, grads: list[Any], slots: list[Any]) -> list[dict[str, Any] | None]:
         """Change the tensors, and return the new state of each parameter."""
@@ -333,7 +337,8 @@ def _placed(x: Any, like: torch.Tensor, sharding: Any) -> Any:
     if not isinstance(like, Array) or not isinstance(x, torch.Tensor):
         return x
     if x.shape == like.shape and x.dim():
-        return device_put(x, like.sharding if sharding is None else sharding)
+        placed = device_put(x, like.sharding if sharding is None else sharding)
+        return placed if placed.sharding == x.sharding else placed.clone()  # a slice would keep all of x alive
     return device_put(x, _replicated(like.sharding))
 
 

@@ -17,7 +17,9 @@ controller/           in the user's process; it never computes on shards
 worker/               a device: one process
     main              from its fork to its end
     loop              handles messages in order
-    steps             the steps of a call, and of the programs within it
+    values            the values that the device keeps
+    steps             the steps of a call: as one function, or one by one
+    device_code       that function, generated from a program
     flow              loops and branches: programs that a step runs, in rounds
     executor          prepares a Program to run
     memory            the device's memory, counted and limited
@@ -32,7 +34,8 @@ shm/                  memory shared by the processes of one host
     segment           the file that all of them map, and its mapping in one process
     control_block     its first part, of fixed layout
     monitor           a mutex and condition variables between processes
-    log               the log of calls: one broadcast ring that every device reads; `ring` wakes devices
+    waking            how processes sleep and wake each other
+    log               the log of calls: one broadcast ring that every device reads
     completion        the calls that each device has finished, and the pipe that wakes the controller
     barrier           where devices wait for each other
     allocator         blocks of memory that members lend each other
@@ -45,7 +48,7 @@ collectives/          between devices
     base              the base class of all communicators
     shm               through shared memory
     eager             the same for small operands
-    several           the same for several operands in one exchange
+    several           what each device computes in an exchange of large operands, or of several
     gloo              over torch's gloo process groups
     nccl              between GPUs
     reduction         sums, maxima and other reductions
@@ -69,16 +72,22 @@ prepared              devices that can be started
 lifecycle             init, devices, shutdown, and the current runtime
 cache                 a cache of the most recently used entries; devices drop the programs of dropped entries
 
-A walk, with shared memory:
+A walk, with shared memory: `v + 1` on eight devices, the second time.
 
-1. `ProcessPool.run` publishes a call: `Dispatcher.post`, `Deliveries.send`, `CallLog.publish`; `CallLog.ring` wakes
-   sleeping devices.
-2. A device waits for the call in `LogReader.take`, and runs it in `Worker._run`.
-3. The last device to arrive at `Barrier.wait` computes a small sum, by `collectives.eager`; for a large one each
-   device computes a part in `SharedMemoryCommunicator.all_reduce`, by `reduction.combine`, between two such waits.
-4. The device notes a completion in `Completion.finish`; a waiting thread sees it in `Completions.wait`.
-5. The I/O thread notices a death at the end of the worker's socket (`Receiver._read`). `Receiver._lose` sends
+1. `ProcessPool.run` posts the call (`Dispatcher.post`). `Deliveries.prepare` makes its one record, of ints: the call,
+   the program, the numbers of operands and results, and values to free. `CallLog.publish` writes it once for all
+   devices; `CallLog.ring` wakes those that sleep, by one system call (`waking`).
+2. A device takes the record in `LogReader.take`. `Worker._call` finds the operands by their numbers, calls the
+   program's function, and keeps its results. `device_code` has written the function, a line for each step.
+3. A line that is a collective waits at `Barrier.wait`. The last device to arrive computes a small sum, by
+   `collectives.eager`; for a large one each device computes a part in `collectives.several`, by `reduction.combine`,
+   between two such waits.
+4. The device writes the call's number in `Completion.finish`; a waiting thread reads it in `Completions.wait`.
+5. If a step raises, the call is cancelled, or a device is lost, the function ends with an error. `Steps.go_on` finds
+   the step by the line in the traceback, its operands among the frame's variables, and continues step by step:
+   nothing more is computed, and other devices get zeros from this one.
+6. The I/O thread notices a death at the end of the worker's socket (`Receiver._read`). `Receiver._lose` sends
    "lost" to the other devices: their control threads abort the collectives. `watchdog` detects a device that is alive
    and stalls.
-6. Ctrl-C ends the wait and posts "cancel": `Interrupts` freezes busy devices, then sends each the calls to skip.
+7. Ctrl-C ends the wait and posts "cancel": `Interrupts` freezes busy devices, then sends each the calls to skip.
 """

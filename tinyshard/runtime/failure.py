@@ -1,10 +1,12 @@
-"""A failure on a device, as text that can be sent."""
+"""A failure on a device, as text that can be sent; and how a device ends that cannot go on."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import linecache
 import os
+import sys
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +20,13 @@ from tinyshard.core.types import ShapedType
 NO_MEMORY = errno.ENOMEM
 # exit code of a device whose GPU cannot compute any more, as after an index out of range
 GPU_FAILED = errno.EIO
+# what the name of a program's generated code begins with, in place of a file
+CODE_FILE = "<device code of program"
+_LIBC = ctypes.CDLL(None)
 _MAX_FRAMES = 4
 _OWN_LOOP = (
     "loop.py", "steps.py", "recording.py", "nans.py", "local.py", "lockstep.py", "executor.py", "memory.py",
+    "values.py",
 )  # fmt: skip
 _RUNTIME = str(Path(__file__).resolve().parent) + os.sep
 _FOLDERS = (
@@ -61,7 +67,7 @@ def failure_of(device: int, call: str, error: BaseException, line: Any = None) -
 
 
 def _is_loop(file: str) -> bool:
-    return file.startswith(_RUNTIME) and os.path.basename(file) in _OWN_LOOP
+    return file.startswith(CODE_FILE) or (file.startswith(_RUNTIME) and os.path.basename(file) in _OWN_LOOP)
 
 
 def _frame_line(frame: traceback.FrameSummary) -> str:
@@ -107,3 +113,15 @@ def mebibytes(nbytes: int) -> str:
         ('4.0 MiB', '1,000 bytes')
     """
     return f"{nbytes / (1 << 20):,.1f} MiB" if nbytes >= 1 << 17 else f"{nbytes:,} bytes"
+
+
+def leave(code: int) -> None:
+    """End this process, which cannot take part in a collective: its end wakes the devices that wait in it."""
+    flush()
+    os._exit(code)
+
+
+def flush() -> None:
+    """Flush the output of Python and C code, so that the controller gets it before the answer."""
+    sys.stdout.flush()
+    _LIBC.fflush(None)

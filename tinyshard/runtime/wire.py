@@ -1,6 +1,7 @@
 """Messages: a head, which is plain data, and the bytes of one tensor. A frame is a message as bytes.
 
 4 bytes length of the head | 8 bytes length of the payload | head (pickle) | payload (the tensor's bytes)
+4 bytes length of the head | 8 bytes CALL                  | head of a call: its numbers, of 8 bytes each
 
 Frames are sent over a socket, or as records of the log in shared memory (`shm.log`).
 """
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import functools
 import pickle
 import pkgutil
 import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +34,27 @@ Message = tuple[tuple[Any, ...], bytearray | None]
 Current = tuple[int, int, str, tuple[int, ...]]
 
 
+# in place of the length of a payload: the frame is a call
+CALL = (1 << 64) - 1
+
+
+def call_frame(number: int, program: int, inputs: Sequence[int], outputs: Sequence[int], free: Sequence[int]) -> bytes:
+    """The frame of a call, which is parsed as the head ("run", number, program, inputs, outputs, free)."""
+    numbers = (number, program, len(inputs), len(outputs), *inputs, *outputs, *free)
+    return _numbers(len(numbers)).pack(8 * len(numbers), CALL, *numbers)
+
+
+@functools.lru_cache(maxsize=256)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<IQ{count}q")
+
+
+def _call_of(record: bytes | bytearray | memoryview, head_nbytes: int, at: int = 0) -> tuple[Any, ...]:
+    _, _, number, program, inputs, outputs, *values = _numbers(head_nbytes >> 3).unpack_from(record, at)
+    made = inputs + outputs
+    return "run", number, program, values[:inputs], values[inputs:made], values[made:]
+
+
 def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memoryview]:
     """The pieces to write for one message, in order."""
     pickled = pickle.dumps(head, protocol=pickle.HIGHEST_PROTOCOL)
@@ -43,6 +66,8 @@ def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memo
 def parse(record: bytes) -> Message:
     """The message of one complete frame."""
     head_size, payload_size = _LENGTHS.unpack_from(record)
+    if payload_size == CALL:
+        return _call_of(record, head_size), None
     start = _LENGTHS.size + head_size
     head = pickle.loads(memoryview(record)[_LENGTHS.size : start])
     return head, bytearray(memoryview(record)[start : start + payload_size]) if payload_size else None
@@ -105,6 +130,9 @@ class Reader:
             if start + head_nbytes > len(self._bytes):
                 break
             position = start + head_nbytes
+            if payload_nbytes == CALL:
+                self._head = _call_of(self._bytes, head_nbytes, start - _LENGTHS.size)
+                continue
             self._head = pickle.loads(self._bytes[start:position])
             if payload_nbytes:
                 part = self._bytes[position : position + payload_nbytes]

@@ -11,6 +11,7 @@ In the gradient of a gradient, the outer one differentiates the ops of a call th
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -24,10 +25,10 @@ from tinyshard.arrays.array import Array, op_scope
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.replay import replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
-from tinyshard.compile.tracing import is_effective
+from tinyshard.compile.tracing import drop_dead_code, is_effective
 from tinyshard.core import axis_names
 from tinyshard.core.effects import silence_of
-from tinyshard.core.evaluate import evaluate
+from tinyshard.core.evaluate import evaluate, forget_source
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
@@ -240,7 +241,7 @@ class CallPrimitive(FunctionPrimitive[Call]):
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         call, walk = self.params(args), partitioner.within(partitioner.builder)
         with _steps(partitioner.builder, call):
-            return list(evaluate(call.body.graph, walk, args[0], walk.values))
+            return list(evaluate(_needed(call, node), walk, args[0], walk.values))
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         call = self.params(args)
@@ -253,6 +254,30 @@ CALL = CallPrimitive()
 
 def _steps(builder: Builder, call: Call) -> contextlib.AbstractContextManager[None]:
     return builder.apart() if call.derivation.is_apart else contextlib.nullcontext()
+
+
+def _needed(call: Call, node: torch.fx.Node) -> torch.fx.GraphModule:
+    """The graph of a call; without the values that it saves, if nothing uses them.
+
+    A backward pass is itself a call that saves values, for a second derivative. A saved value is a result, so a partial
+    sum among them would be combined, although no one reads it.
+    """
+    saves = len(call.outputs) > call.count
+    if not saves or any(user.target is not operator.getitem or user.args[1] >= call.count for user in node.users):
+        return call.body.graph
+    module: torch.fx.GraphModule = bodies.derived(call.derived, "without saved values", lambda: _without_saved(call))
+    return module
+
+
+def _without_saved(call: Call) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    results: Any = graph.graph_copy(call.body.graph.graph, {})
+    graph.output(list(results)[: call.count])
+    module = torch.fx.GraphModule(call.body.graph, graph)
+    module.meta.update(call.body.graph.meta)
+    drop_dead_code(module)
+    forget_source(module)
+    return module
 
 
 def _or_zeros(x: torch.Tensor | None, meta: ShapedType) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,32 +116,31 @@ class Communicator:
         if group.count == 1:
             return lambda x, moment: x
         assert request.meta is not None, "a collective's operand has a known shape"
-        note = (request.name, group.count, sum(meta.nbytes for meta in request.several or [request.meta]))
-        if request.several:
-            exchange = self._ready_several(request, group, params)
-        else:
-            exchange = self._ready_collective(request, group, request.meta, params)
+        metas = request.several or (request.meta,)
+        note = (request.name, group.count, sum(meta.nbytes for meta in metas))
+        exchange = self._ready_exchange(request.name, group, metas, params)
 
-        def perform(x: Any, moment: Moment) -> Any:
+        def perform(xs: Any, moment: Moment) -> Any:
             self.handed.append(note)
-            return exchange(x, moment)
+            return exchange(xs, moment)
 
-        return perform
+        def perform_one(x: Any, moment: Moment) -> Any:
+            self.handed.append(note)
+            return exchange((x,), moment)[0]
+
+        return perform if request.several else perform_one
 
     def _ready_transfer(self, request: Request) -> Perform:
         raise NotImplementedError
 
-    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        """A collective in which a group of several communicates.
+    def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
+        """A collective of a list of operands, each of whose results has the bits that it has alone.
 
         Args:
-            meta: shape and dtype of the operand.
+            group: at least two devices.
+            metas: shape and dtype of the operands.
             params: the collective's parameters without its groups.
         """
-        raise NotImplementedError
-
-    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
-        """Likewise one of several operands, each of whose results has the bits that it has alone."""
         raise NotImplementedError
 
     def settle(self) -> bool:

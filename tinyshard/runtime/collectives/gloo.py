@@ -102,19 +102,8 @@ class GlooCommunicator(Communicator):
     def _ready_transfer(self, request: Request) -> Perform:
         return lambda x, moment: self.transfer(x, request.devices, request.result, **request.params)
 
-    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        perform: Callable[..., Tensor] = getattr(self, request.name)
-        return lambda x, moment: perform(group, x, **params)
-
-    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
-        together: dict[str, Callable[..., list[Tensor]]] = {
-            "all_reduce": self._all_reduced,
-            "all_gather": self._all_gathered,
-            "reduce_scatter": self._scattered,
-            "all_to_all": self._transposed,
-            "collective_permute": self._permuted,
-        }
-        perform = together[request.name]
+    def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
+        perform: Callable[..., list[Tensor]] = getattr(self, name)
         return lambda xs, moment: perform(group, xs, **params)
 
     def transfer(
@@ -159,40 +148,10 @@ class GlooCommunicator(Communicator):
 
         self._call(communicate)
 
-    def all_reduce(self, group: Group, x: Tensor, *, op: str) -> Tensor:
-        """Each member reduces one block of all operands, then gathers all blocks; a small operand is reduced whole."""
-        if x.nbytes <= _GATHERED_NBYTES:
-            return reduced(self._gathered(group, x), op)
-        combined = reduced(self._exchanged(group, _in_rows(x, group.count)), op)
-        return self._gathered(group, combined).flatten()[: x.numel()].view(x.shape)
+    # ---- collectives: all operands have one dtype, and are sent as one message ------------------------------------
 
-    def all_gather(self, group: Group, x: Tensor, *, dim: int) -> Tensor:
-        """Each member gets all operands."""
-        return torch.cat(self._gathered(group, x).unbind(), dim)
-
-    def all_to_all(self, group: Group, x: Tensor, *, split: int, join: int) -> Tensor:
-        """Each member gets its block of all operands."""
-        return torch.cat(self._exchanged(group, torch.stack(x.chunk(group.count, split))).unbind(), join)
-
-    def reduce_scatter(self, group: Group, x: Tensor, *, dim: int, op: str) -> Tensor:
-        """Each member gets its block of all operands and reduces them."""
-        return reduced(self._exchanged(group, torch.stack(x.chunk(group.count, dim))), op)
-
-    def collective_permute(self, group: Group, x: Tensor, *, pairs: Any) -> Tensor:
-        """A target gets the operand of its source; a member that is not a target gets zeros."""
-        x = x.contiguous()
-        members, place = group.members, group.place
-        source = next((s for s, t in pairs if t == place), None)
-        out = x if source == place else torch.zeros_like(x) if source is None else torch.empty_like(x)
-        sends = [(as_bytes(x), members[t], 0) for s, t in pairs if s == place != t]
-        receives = [(as_bytes(out), members[source], 0)] if source not in (None, place) else []
-        self.send_and_receive(sends, receives)
-        return out
-
-    # ---- several operands of one dtype, as one message ----------------------------------------------------------
-
-    def _all_reduced(self, group: Group, xs: Sequence[Tensor], *, op: str) -> list[Tensor]:
-        """The small operands by one round of messages, the large ones by two, as each by itself."""
+    def all_reduce(self, group: Group, xs: Sequence[Tensor], *, op: str) -> list[Tensor]:
+        """Members gather small operands and reduce them; of a large one each reduces a block, and all gather these."""
         small = [x.nbytes <= _GATHERED_NBYTES for x in xs]
         few, many = ([x for x, is_small in zip(xs, small, strict=True) if is_small is which] for which in (True, False))
         gathered = iter(self._all_at_once(group, few) if few else ())
@@ -204,30 +163,39 @@ class GlooCommunicator(Communicator):
             for x, is_small in zip(xs, small, strict=True)
         ]
 
-    def _all_gathered(self, group: Group, xs: Sequence[Tensor], *, dim: int) -> list[Tensor]:
+    def all_gather(self, group: Group, xs: Sequence[Tensor], *, dim: int) -> list[Tensor]:
+        """Each member gets all members' operands."""
         return [torch.cat(x.unbind(), dim) for x in self._all_at_once(group, xs)]
 
-    def _scattered(self, group: Group, xs: Sequence[Tensor], *, dim: int, op: str) -> list[Tensor]:
+    def reduce_scatter(self, group: Group, xs: Sequence[Tensor], *, dim: int, op: str) -> list[Tensor]:
+        """Each member gets its block of all members' operands and reduces them."""
         stacks = [torch.stack(x.chunk(group.count, dim)) for x in xs]
         return [reduced(x, op) for x in self._blocks_of(group, stacks)]
 
-    def _transposed(self, group: Group, xs: Sequence[Tensor], *, split: int, join: int) -> list[Tensor]:
+    def all_to_all(self, group: Group, xs: Sequence[Tensor], *, split: int, join: int) -> list[Tensor]:
+        """Each member gets its block of all members' operands."""
         stacks = [torch.stack(x.chunk(group.count, split)) for x in xs]
         return [torch.cat(x.unbind(), join) for x in self._blocks_of(group, stacks)]
 
-    def _permuted(self, group: Group, xs: Sequence[Tensor], *, pairs: Any) -> list[Tensor]:
-        joined = self.collective_permute(group, torch.cat([x.flatten() for x in xs]), pairs=pairs)
-        parts = joined.split([x.numel() for x in xs])
+    def collective_permute(self, group: Group, xs: Sequence[Tensor], *, pairs: Any) -> list[Tensor]:
+        """A target gets the operands of its source; a member that is not a target gets zeros."""
+        x, members, place = _joined([x.flatten() for x in xs]), group.members, group.place
+        source = next((s for s, t in pairs if t == place), None)
+        out = x if source == place else torch.zeros_like(x) if source is None else torch.empty_like(x)
+        sends = [(as_bytes(x), members[t], 0) for s, t in pairs if s == place != t]
+        receives = [(as_bytes(out), members[source], 0)] if source not in (None, place) else []
+        self.send_and_receive(sends, receives)
+        parts = out.split([x.numel() for x in xs])
         return [part.view(x.shape) for part, x in zip(parts, xs, strict=True)]
 
     def _all_at_once(self, group: Group, xs: Sequence[Tensor]) -> list[Tensor]:
         """Of each operand those of all members, stacked in the order of the members."""
-        got = self._gathered(group, torch.cat([x.flatten() for x in xs]))
+        got = self._gathered(group, _joined([x.flatten() for x in xs]))
         return _cut(got, [x.shape for x in xs])
 
     def _blocks_of(self, group: Group, stacks: Sequence[Tensor]) -> list[Tensor]:
         """Send block i of each stack to member i. Returns, for each, the received blocks in the members' order."""
-        got = self._exchanged(group, torch.cat([stack.flatten(1) for stack in stacks], 1))
+        got = self._exchanged(group, _joined([stack.flatten(1) for stack in stacks]))
         return _cut(got, [stack.shape[1:] for stack in stacks])
 
     def _gathered(self, group: Group, x: Tensor) -> Tensor:
@@ -245,6 +213,11 @@ class GlooCommunicator(Communicator):
             joined = self.group(group.members)
             self._call(lambda: joined.alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait())
         return got
+
+
+def _joined(xs: Sequence[Tensor]) -> Tensor:
+    """Contiguous tensors in one, along the last dim."""
+    return torch.cat(list(xs), -1) if len(xs) > 1 else xs[0].contiguous()
 
 
 def _in_rows(x: Tensor, count: int) -> Tensor:

@@ -31,11 +31,8 @@ class StagedCommunicator(GlooCommunicator):
     def _ready_transfer(self, request: Request) -> Perform:
         return self._through_the_host(super()._ready_transfer(request))
 
-    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        return self._through_the_host(super()._ready_collective(request, group, meta, params))
-
-    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
-        return self._through_the_host(super()._ready_several(request, group, params))
+    def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
+        return self._through_the_host(super()._ready_exchange(name, group, metas, params))
 
     def _through_the_host(self, perform: Perform) -> Perform:
         def staged(x: Any, moment: Moment) -> Any:  # a tensor, several, or None

@@ -1,10 +1,10 @@
-"""One exchange of several operands through shared memory: in one round what their collectives do one by one.
+"""An exchange of one or several operands through shared memory: in one round what their collectives do one by one.
 
 Each result has the bits that its collective gives alone, so each operand is reduced as it is alone: a small one whole,
 by one member; of a large one each member reduces a part. Nothing is copied that is in the arena already:
 
     small, together     all operands in the members' slots: see `collectives.eager`
-    large, together     1. each member publishes a list: where each of its operands is
+    large, together     1. each member publishes where its operand is; of several, a list of these
                         2. barrier; each member does its share of the work. Results that are the same for all are parts
                            of one block that all hold
                         3. barrier
@@ -58,7 +58,7 @@ def listed(arena: Arena, xs: Sequence[Tensor]) -> Block:
 
 
 class Several:
-    """A collective of several operands that are too large for the slots, on one device.
+    """A collective of operands that are too large for the slots, on one device.
 
     Args:
         arena: the memory.
@@ -100,7 +100,7 @@ class Several:
 
         Args:
             xs: its operands.
-            lists: by member, the offset of the list of its operands.
+            lists: by member, the offset of its operand, or of the list of its operands.
             block: for the results that are the same on all members.
 
         Returns:
@@ -112,7 +112,7 @@ class Several:
                 whole = view(block.offset + start, meta.shape, meta.dtype)
                 local_slice(whole, group.place, group.count, **params).copy_(x)
             return []
-        where = [view(offset, (len(xs),), torch.int64).tolist() for offset in lists]
+        where = [view(at, (len(xs),), torch.int64).tolist() if len(xs) > 1 else [at] for at in lists]
         if self._name != "all_reduce":
             return [self._own(k, [offsets[k] for offsets in where]) for k in range(len(xs))]
         for k, low, high in self._pieces:
@@ -130,12 +130,16 @@ class Several:
         """The result of one operand, of which each member has another."""
         meta = self._metas[k]
         shards = [self._arena.view(offset, meta.shape, meta.dtype) for offset in offsets]
-        if self._name != "reduce_scatter" or not _is_large(meta.nbytes):
+        if self._name == "collective_permute" or not _is_large(meta.nbytes):
             return result_from(self._name, shards, self._group.place, self._params)
-        place, count, dim = self._group.place, self._group.count, self._params["dim"]
-        parts = [local_slice(shard, place, count, dim=dim) for shard in shards]
-        out = self._empty(parts[0].shape, meta.dtype)
-        combine(parts, self._params["op"], out)
+        is_sum = self._name == "reduce_scatter"
+        dim = self._params["dim" if is_sum else "split"]
+        parts = [local_slice(shard, self._group.place, self._group.count, dim=dim) for shard in shards]
+        out = self._empty(self._results[k].shape, meta.dtype)
+        if is_sum:
+            combine(parts, self._params["op"], out)
+        else:
+            torch.cat(parts, self._params["join"], out=out)
         return out
 
     def shared(self, block: Block) -> list[Tensor]:

@@ -1,33 +1,31 @@
 """The collectives between worker processes of one host, through memory that all of them map.
 
-Each method does between processes what the function of its name in `tinyshard.core.collectives` does on stacked
-shards. There are two protocols, with MPI's names for them:
+They do between processes what the functions of their names in `tinyshard.core.collectives` do on stacked shards. There
+are two protocols, with MPI's names for them:
 
     eager        small operands: see `collectives.eager`
     rendezvous   1. each member publishes the offset of its operand (copied into the arena only if it is elsewhere)
                  2. barrier; each member computes its part. A result that is the same for all is one block that all hold
                  3. barrier: all parts are written, and no member reads an operand any more
 
-Several operands of one exchange: `collectives.several`.
+What a member does between the barriers: `collectives.several`.
 
 Sums are made in the order of the members, so a result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import local_slice
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Group, Moment, Perform, Request, group_of
 from tinyshard.runtime.collectives.eager import Eager, fits
-from tinyshard.runtime.collectives.reduction import combine
-from tinyshard.runtime.collectives.several import ALIGNED_NBYTES, Several, listed
+from tinyshard.runtime.collectives.several import Several, listed
 from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
 
@@ -57,17 +55,12 @@ class SharedMemoryCommunicator(Communicator):
         group = group_of(request.devices, self._device)
         return lambda x, moment: self.transfer(group, x, moment, request.meta, request.result, **request.params)
 
-    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        if fits([meta]):
-            small = self._eager.ready(request.name, group, [meta], params)
-            return lambda x, moment: small([x], moment)[0]
-        large: Callable[..., Tensor] = getattr(self, request.name)
-        return lambda x, moment: large(group, x, moment, **params)
-
-    def _ready_several(self, request: Request, group: Group, params: dict[str, Any]) -> Perform:
-        if fits(request.several):
-            return self._eager.ready(request.name, group, request.several, params)
-        work = Several(self._arena, request.name, group, request.several, params, self._empty)
+    def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
+        if fits(metas):
+            return self._eager.ready(name, group, metas, params)
+        if name == "collective_permute" and len(metas) == 1:
+            return lambda xs, moment: (self._permuted(group, xs[0], moment, **params),)
+        work = Several(self._arena, name, group, metas, params, self._empty)
 
         def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
             operands = xs if work.takes_operands else None
@@ -90,7 +83,7 @@ class SharedMemoryCommunicator(Communicator):
         here = group.place
         gives = any(m[0] == here for m in moves)
         gets = any(m[1] == here for m in moves)
-        with self._rendezvous(group, moment, operand=x if gives else None) as (operands, _):
+        with self._rendezvous(group, moment, operand=(x,) if gives and x is not None else None) as (operands, _):
             if not gets:
                 return None
             assert meta is not None, "a transfer's operand has a known shape"
@@ -108,7 +101,7 @@ class SharedMemoryCommunicator(Communicator):
         group: Group,
         moment: Moment,
         *,
-        operand: Tensor | Sequence[Tensor] | None = None,
+        operand: Sequence[Tensor] | None = None,
         result_nbytes: int = 0,
         lent: Tensor | None = None,
     ) -> Iterator[tuple[list[int], list[Block]]]:
@@ -119,7 +112,8 @@ class SharedMemoryCommunicator(Communicator):
 
         Args:
             moment: which exchange.
-            operand: values that the other members read; of several operands the offset is that of a list of theirs.
+            operand: values that the other members read; the offset is that of the only one, or that of a list of
+                their offsets.
             result_nbytes: size of the block, allocated by the first member; each member writes a part of it, and all
                 hold it afterwards; 0 for none.
             lent: values whose block other members may hold afterwards.
@@ -150,7 +144,7 @@ class SharedMemoryCommunicator(Communicator):
             self._arena.let_go()  # another member may need blocks that were freed meanwhile
 
     def _prepare(
-        self, group: Group, operand: Tensor | Sequence[Tensor] | None, result_nbytes: int, lent: Tensor | None
+        self, group: Group, operand: Sequence[Tensor] | None, result_nbytes: int, lent: Tensor | None
     ) -> tuple[int, Block, Block | None, Exception | None]:
         """The entry that this device publishes; the arguments are those of `_rendezvous`.
 
@@ -161,13 +155,14 @@ class SharedMemoryCommunicator(Communicator):
         staged: Block | None = None
         where, block = _NO_OPERAND, _NOWHERE
         try:
-            if isinstance(operand, list | tuple):
+            if isinstance(operand, list | tuple) and len(operand) > 1:
                 staged = listed(self._arena, operand)
                 where = staged.offset
-            elif isinstance(operand, Tensor):
-                where = self._arena.offset_of(operand)
+            elif operand is not None:
+                (x,) = operand
+                where = self._arena.offset_of(x)
                 if where < 0:
-                    staged = self._arena.copied(operand, [self._device])
+                    staged = self._arena.copied(x, [self._device])
                     where = staged.offset
             elif lent is not None:
                 held = self._arena.block_of(lent)
@@ -187,45 +182,7 @@ class SharedMemoryCommunicator(Communicator):
             return torch.empty(tuple(shape), dtype=dtype)
         return self._arena.hold(self._arena.allocate(nbytes, [self._device]), shape, dtype)
 
-    def all_reduce(self, group: Group, x: Tensor, moment: Moment, *, op: str) -> Tensor:
-        """Each member reduces its part of all operands, into one result that all hold."""
-        with self._rendezvous(group, moment, operand=x, result_nbytes=x.nbytes) as (operands, blocks):
-            unit = ALIGNED_NBYTES // x.dtype.itemsize
-            units = -(-x.numel() // unit)
-            low, high = (min(x.numel(), units * k // group.count * unit) for k in (group.place, group.place + 1))
-            start, view = low * x.dtype.itemsize, self._arena.view
-            parts = [view(operand + start, (high - low,), x.dtype) for operand in operands]
-            combine(parts, op, view(blocks[0].offset + start, (high - low,), x.dtype))
-        return self._arena.hold(blocks[0], x.shape, x.dtype)
-
-    def all_gather(self, group: Group, x: Tensor, moment: Moment, *, dim: int) -> Tensor:
-        """Each member copies its operand into one result that all hold."""
-        shape = list(x.shape)
-        shape[dim] *= group.count
-        with self._rendezvous(group, moment, result_nbytes=x.nbytes * group.count) as (_, blocks):
-            whole = self._arena.view(blocks[0].offset, shape, x.dtype)
-            local_slice(whole, group.place, group.count, dim=dim).copy_(x)
-        return self._arena.hold(blocks[0], shape, x.dtype)
-
-    def reduce_scatter(self, group: Group, x: Tensor, moment: Moment, *, dim: int, op: str) -> Tensor:
-        """Each member reduces its block of all operands."""
-        with self._rendezvous(group, moment, operand=x) as (operands, _):
-            parts = [local_slice(shard, group.place, group.count, dim=dim) for shard in self._shards(operands, x)]
-            out = self._empty(parts[0].shape, x.dtype)
-            combine(parts, op, out)
-        return out
-
-    def all_to_all(self, group: Group, x: Tensor, moment: Moment, *, split: int, join: int) -> Tensor:
-        """Each member concatenates its block of all operands."""
-        with self._rendezvous(group, moment, operand=x) as (operands, _):
-            parts = [local_slice(shard, group.place, group.count, dim=split) for shard in self._shards(operands, x)]
-            shape = list(parts[0].shape)
-            shape[join] *= group.count
-            out = self._empty(shape, x.dtype)
-            torch.cat(parts, join, out=out)
-        return out
-
-    def collective_permute(self, group: Group, x: Tensor, moment: Moment, *, pairs: Any) -> Tensor:
+    def _permuted(self, group: Group, x: Tensor, moment: Moment, *, pairs: Any) -> Tensor:
         """A target holds its source's block, without a copy: values never change, so two devices may hold one block."""
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)
@@ -234,6 +191,3 @@ class SharedMemoryCommunicator(Communicator):
             if source is not None and source != group.place:
                 out = self._arena.adopt(blocks[source], x.shape, x.dtype)
         return out
-
-    def _shards(self, operands: Sequence[int], x: Tensor) -> list[Tensor]:
-        return [self._arena.view(operand, x.shape, x.dtype) for operand in operands]

@@ -194,10 +194,16 @@ class Calls:
         """Whether the calling thread holds the lock."""
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
-    def is_all_received(self) -> bool:
-        """Whether everything that the devices have sent and printed has been received."""
+    def has_recorded(self, finished: Sequence[int]) -> bool:
+        """Note finished calls, if everything that devices have sent and printed has been received; whether it has."""
         with self.lock:  # the I/O thread holds it from reading a message until it has handled it
-            return not self.incoming.poll(0)
+            if self.incoming.poll(0):
+                return False
+            for link, number in zip(self.links, finished, strict=True):
+                if number > link.done:
+                    link.done = number
+            self.settle()
+            return True
 
     def record_progress(self, finished: Sequence[int]) -> None:
         """Note the finished calls of each device whose failures have all been received."""

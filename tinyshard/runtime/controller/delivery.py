@@ -51,7 +51,7 @@ class Delivery:
 
     item: Item
     placement: Placement | None
-    by_socket: Sends
+    by_socket: Sequence[tuple[Sequence[int], list[memoryview]]]
     is_called: bool
     released: Sequence[Watch]
     unused: Sequence[Watch]
@@ -77,7 +77,27 @@ class Deliveries:
     @property
     def has_released(self) -> bool:
         """Whether devices have released values or programs."""
-        return bool(self._buffers.released() or self._programs.released())
+        return self._buffers.has_released or self._programs.has_released
+
+    def _prepare_record(self, item: Call, later: Callable[[], Sequence[Item]]) -> Delivery | None:
+        """As `prepare`, for a call that is one record, as most are; None for others."""
+        run, log = item.run, self._log
+        devices = run.devices
+        is_known = self._programs.devices_of(item.program.number) == devices
+        if log is None or not is_known or self._programs.has_released or self._calls.has_lost:
+            return None
+        released = self._buffers.released()
+        if released and (later() or any(watch.devices != devices for watch in released)):
+            return None
+        freed = (*item.donated, *[watch.number for watch in released])
+        record = wire.call_frame(run.number, item.program.number, item.inputs, item.outputs, freed)
+        if len(record) > LARGEST_RECORD_NBYTES:
+            return None
+        placement = log.place([(devices, record)])
+        if placement is None:
+            return None
+        self._note_run(run)
+        return Delivery(item, placement, (), True, released, ())
 
     def prepare(self, item: Item, later: Callable[[], Sequence[Item]], *, is_receiver: bool) -> Delivery | None:
         """Make the messages of an item, and note their effects in the links; None if they cannot be sent now.
@@ -88,6 +108,8 @@ class Deliveries:
             later: the items that have been posted after it.
             is_receiver: this is the I/O thread, the only one that writes to sockets.
         """
+        if isinstance(item, Call) and (delivery := self._prepare_record(item, later)):
+            return delivery
         released = self._buffers.released()  # before `later`: then all posts that use these values are in the queue
         if released and (waiting := later()):
             used = _values_of(waiting)
@@ -139,8 +161,8 @@ class Deliveries:
             sends.append((new, wire.frame(("program", program.number, program))))
         # the call frees released values: its own operands may be among them, and are freed at their last use
         freed = (*item.donated, *free.pop(run.devices, ()))
-        call = ("run", run.number, program.number, item.inputs, item.outputs, freed)
-        return [*sends, (run.devices, wire.frame(call))]
+        call = wire.call_frame(run.number, program.number, item.inputs, item.outputs, freed)
+        return [*sends, (run.devices, [memoryview(call)])]
 
     def _sends_of_put(self, item: Put) -> Sends:
         sends: Sends = []

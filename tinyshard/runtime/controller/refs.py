@@ -54,6 +54,11 @@ class Watched:
         elif watch.devices != devices:
             watch.devices = tuple(dict.fromkeys((*watch.devices, *devices)))
 
+    @property
+    def has_released(self) -> bool:
+        """Whether something was released and not yet dropped."""
+        return bool(self._released)
+
     def devices_of(self, number: int) -> tuple[int, ...]:
         """The devices that have the object of this number."""
         watch = self._held.get(number)

@@ -141,10 +141,8 @@ class Waiting:
         if completions is None:
             return False
         dispatcher.ring()
-        seen = completions.wait(known.needs, dispatcher.calls.is_all_received, within_s)
-        if seen is None:
+        if not completions.wait(known.needs, dispatcher.calls.has_recorded, within_s):
             return False
-        dispatcher.calls.record_progress(seen)
         self.print_output()
         return True
 
@@ -248,6 +246,8 @@ class Waiting:
 
     def print_output(self) -> None:
         """Print the workers' output in the calling thread, so that it appears in its cell."""
+        if not self._dispatcher.printed:
+            return
         lines: list[tuple[int, str]] = []
         try:
             with self._dispatcher.calls.lock:

@@ -1,4 +1,4 @@
-"""The barrier that devices of one host pass when they exchange data: a monitor, and a few numbers per device.
+"""The barrier that devices of one host pass when they exchange data: a mutex, and a few numbers per device.
 
 Every exchange has a number that all its members know and that increases from one to the next on any device: the call's
 number, and the number of earlier exchanges in the call. So one number tells where a device is, and nothing needs a
@@ -8,8 +8,7 @@ reset:
     released    the last exchange that it may leave: all members have arrived, and the action is over
     left        the last exchange whose data it does not read any more
 
-Each device sleeps on its own condition. If several processes sleep on one and one of them is killed, every later
-`pthread_cond_broadcast` on it in the C library waits for that process, for ever.
+The mutex guards the numbers. Devices sleep, and are woken, by `shm.waking`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Callable, Sequence
 from tinyshard.runtime.collectives.base import Group, PeerLostError
 from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.shm.monitor import SLICE_S
+from tinyshard.runtime.shm.waking import LOOK_S
 
 _STEPS = 1 << 28  # a loop may have many; the rest of the 63 bits is enough for 17 billion calls
 
@@ -34,6 +34,7 @@ class Barrier:
     def __init__(self, control: ControlBlock, device: int) -> None:
         rows = control.exchanges
         self._monitor = control.exchange_monitor()
+        self._waking = control.waking(device)
         self._arrived, self._released, self._left = (rows[name].data for name in ("arrived", "released", "left"))
         self._messages, self._maker = rows["message"], rows["maker"].data
         self._awaits_left = rows["awaits_left"].data
@@ -72,10 +73,10 @@ class Barrier:
                 self._release(group, number)
             awaiting = self._devices_that_await_left()
         if awaiting:
-            monitor.notify_all(awaiting)
+            self._waking.wake(awaiting)
         if not is_last:
             released = self._released
-            monitor.wait_until(lambda: released[device] >= number, device, check=self._check)
+            self._wait(lambda: released[device] >= number)
             return self._maker[device]
         try:
             if action is not None:
@@ -84,7 +85,7 @@ class Barrier:
             if action is not None:
                 with monitor:
                     self._release(group, number)
-            monitor.notify_all(group.others)
+            self._waking.wake(group.others)
         return device
 
     def _devices_that_await_left(self) -> list[int]:
@@ -114,7 +115,8 @@ class Barrier:
         self._left[self._device] = self._leaving
         awaiting = self._devices_that_await_left()
         self._monitor.release()
-        self._monitor.notify_all(awaiting)
+        if awaiting:
+            self._waking.wake(awaiting)
         return True
 
     def wait_until_left(self, members: Sequence[int], number: int) -> None:
@@ -130,16 +132,20 @@ class Barrier:
                 return
             self._awaits_left[device] = 1
         try:
-            self._monitor.wait_until(have_left, device, check=self._check)
+            self._wait(have_left)
         finally:
             self._awaits_left[device] = 0
 
     def abort(self) -> None:
         """From another thread: end each wait, now and later, with an error."""
         self._is_aborted = True
-        if self._monitor.acquire(1.0):  # a device that is about to sleep does so before this, and is woken
-            self._monitor.release()
-        self._monitor.notify_all(range(len(self._awaits_left)))
+        self._waking.wake((self._device,))
+
+    def _wait(self, is_true: Callable[[], bool]) -> None:
+        self._waking.wait(is_true, self._check, LOOK_S)
+        if not self._waking.is_ordered:
+            with self._monitor:  # now what others wrote before is seen, too
+                pass
 
     def _check(self) -> None:
         if self._is_aborted:

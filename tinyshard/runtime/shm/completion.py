@@ -1,8 +1,8 @@
 """The devices' progress with their calls: each notes its finished calls, and wakes the sleeping controller.
 
-The doorbell is a pipe and not a condition: a thread that has slept on a condition takes the mutex again before it
-continues, and a device that was stopped with that mutex would block the controller, while a wait for a pipe can be
-ended at any time.
+The doorbell is a pipe: any thread may stop waiting for it at any time. A device writes the number of its finished call,
+and then reads whether the controller waits for that; the controller writes that it waits, and then reads the finished
+calls. Between the two, each passes a fence, so that one of them sees what the other has written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tinyshard.runtime.shm.monitor import give_core_away
 _LOOK_S = 5e-5
 # how long a device's message may take to the thread that receives it
 _RECEIVED_WITHIN_S = 1e-4
-_ACQUIRES_WITHIN_S = 1e-3
 # longer than a thread sleeps that no signal's handler interrupts
 _CLOSES_AFTER_S = 0.5
 
@@ -32,20 +31,16 @@ class Completion:
     """A device's end; `bell` is the descriptor of the pipe that wakes the controller."""
 
     def __init__(self, control: ControlBlock, device: int, bell: int) -> None:
-        self._monitor = control.call_monitor(device)
+        self._waking = control.waking(device)
         self._finished, self._awaited = control.calls["finished"].data, control.calls["awaited"].data
         self._device = device
         self._bell = bell
 
     def finish(self, number: int) -> None:
         """Note that a call is over."""
-        device = self._device
-        with self._monitor:
-            self._finished[device] = number
-            is_awaited = 0 < self._awaited[device] <= number
-            if is_awaited:
-                self._awaited[device] = 0
-        if is_awaited:
+        before = self._finished[self._device]
+        self._waking.write_own(self._finished, number)
+        if before < self._awaited[self._device] <= number:
             with contextlib.suppress(OSError):  # a full pipe wakes the controller too; a closed one has no reader
                 os.write(self._bell, b"x")
 
@@ -58,7 +53,7 @@ class Completions:
     """
 
     def __init__(self, control: ControlBlock) -> None:
-        self._monitors = [control.call_monitor(device) for device in range(len(control.calls))]
+        self._waking = control.waking(-1)
         self._finished, self._awaited = control.calls["finished"].data, control.calls["awaited"].data
         self._waiting = threading.Lock()
         with held_off():
@@ -69,38 +64,33 @@ class Completions:
         os.set_blocking(self._rings, False)
         os.set_blocking(self.bell, False)
 
-    def wait(self, needs: Mapping[int, int], is_received: Callable[[], bool], within_s: float) -> list[int] | None:
+    def wait(self, needs: Mapping[int, int], has_recorded: Callable[[Sequence[int]], bool], within_s: float) -> bool:
         """Wait until each device has finished the call that is needed of it.
 
         Args:
             needs: by device, the number of a call.
-            is_received: whether all messages of the devices have been received.
+            has_recorded: gets the result of `read`, and records it if all messages of the devices have been received;
+                returns whether they have.
             within_s: how long to sleep.
 
         Returns:
-            The result of `read`; None if it takes longer, or if another thread waits.
+            False if it takes longer, or if another thread waits.
         """
         if not _have(self._finished, needs):
-            self._monitors[0].look_until(lambda: _have(self._finished, needs), _LOOK_S)
+            self._waking.look_until(lambda: _have(self._finished, needs), _LOOK_S)
             if not _have(self._finished, needs) and not self._sleep(needs, within_s):
-                return None
+                return False
         finished = self.read()  # messages that a device sent before it finished a call may not have arrived
         end_s = time.monotonic() + _RECEIVED_WITHIN_S
-        while not is_received():
+        while not has_recorded(finished):
             if time.monotonic() > end_s:
-                return None
+                return False
             give_core_away()  # also releases the interpreter's lock for the thread that receives
-        return finished if _have(finished, needs) else None
+        return _have(finished, needs)
 
     def read(self) -> list[int]:
         """By device, the last call that it has finished; -1 for one that is stopped while it holds its mutex."""
-        numbers: list[int] = self._finished.tolist()
-        for device, monitor in enumerate(self._monitors):
-            try:
-                numbers[device] = self._finished[device] if monitor.acquire(_ACQUIRES_WITHIN_S) else -1
-            finally:
-                monitor.release()
-        return numbers
+        return self._waking.read(self._finished)
 
     def close(self) -> None:
         """Close the pipe, once no thread sleeps on it, or only one that the caller has interrupted."""
@@ -134,14 +124,8 @@ class Completions:
         return True
 
     def _asks_to_ring(self, device: int, number: int) -> bool:
-        monitor = self._monitors[device]
-        try:
-            has_acquired = monitor.acquire(_ACQUIRES_WITHIN_S)
-            if has_acquired:
-                self._awaited[device] = number if self._finished[device] < number else 0
-        finally:
-            monitor.release()
-        return has_acquired
+        self._awaited[device] = number
+        return self._waking.fence(device)
 
 
 def _have(finished: Sequence[int] | memoryview, needs: Mapping[int, int]) -> bool:

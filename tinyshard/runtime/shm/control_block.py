@@ -8,6 +8,7 @@ import numpy as np
 
 from tinyshard.runtime.shm import monitor, system
 from tinyshard.runtime.shm.monitor import Monitor
+from tinyshard.runtime.shm.waking import HAS_FUTEX, FutexWaking, Waking
 
 # operands up to this size are sent in slots of this part, larger ones in blocks of the arena
 EAGER_NBYTES = 1 << 15
@@ -16,7 +17,7 @@ EAGER_SLOTS = 4
 # the log of calls
 LOG_NBYTES = 8 << 20
 
-# a device's progress with its calls, guarded by its own monitor
+# a device's progress with its calls; `shm.waking` says how a process reads what another one has written
 CALLS = np.dtype(
     [
         ("announced", np.int64),  # the end of the log that was announced to it
@@ -47,7 +48,8 @@ def layout(count: int) -> np.dtype[np.void]:
     """
     return np.dtype(
         [
-            ("exchange_monitor", np.uint8, (monitor.nbytes(count),)),
+            ("waking", np.int32, (16,)),  # a word alone in its cache line
+            ("exchange_monitor", np.uint8, (monitor.nbytes(0),)),
             ("call_monitors", np.uint8, (count, monitor.nbytes(1))),
             ("holders_monitors", np.uint8, (count + 1, monitor.nbytes(0))),
             ("calls", CALLS, (count,)),
@@ -66,7 +68,7 @@ def nbytes(count: int) -> int:
 def initialise(memory: mmap.mmap, count: int) -> None:
     """Make the monitors in fresh memory; to be done once, before any process uses it."""
     rows = np.frombuffer(memory, layout(count), 1)[0]
-    Monitor(rows["exchange_monitor"], count, is_new=True)
+    Monitor(rows["exchange_monitor"], 0, is_new=True)
     for row in rows["call_monitors"]:
         Monitor(row, is_new=True)
     for row in rows["holders_monitors"]:
@@ -92,16 +94,20 @@ class ControlBlock:
         self._rows = memory[: whole.itemsize].view(whole)[0]
         self.exchanges, self.calls, self.log = self._rows["exchanges"], self._rows["calls"], self._rows["log"]
         self.eager_offset: int = whole.fields["eager"][1]  # type: ignore[index]
-        self._count = count
+        self._waking: dict[int, Waking] = {}
 
-    def call_monitor(self, device: int) -> Monitor:
-        """The monitor of the device's row of `calls`. It waits on the condition for the next record."""
-        return Monitor(self._rows["call_monitors"][device])
+    def waking(self, own: int) -> Waking:
+        """A device's end of the waking, or with -1 the controller's. There is one for each process."""
+        if own not in self._waking:
+            kind = FutexWaking if HAS_FUTEX else Waking
+            monitors = [Monitor(row) for row in self._rows["call_monitors"]]
+            self._waking[own] = kind(self._rows["waking"][:1], monitors, own)
+        return self._waking[own]
 
     def holders_monitor(self, member: int) -> Monitor:
         """The monitor of the table of the holders of the member's blocks."""
         return Monitor(self._rows["holders_monitors"][member], 0)
 
     def exchange_monitor(self) -> Monitor:
-        """The monitor of `exchanges`, with a condition for each device."""
-        return Monitor(self._rows["exchange_monitor"], self._count)
+        """The monitor of `exchanges`."""
+        return Monitor(self._rows["exchange_monitor"], 0)

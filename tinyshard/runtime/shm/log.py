@@ -1,12 +1,9 @@
 """The log of calls: the controller appends each record once, and every device reads its records in order.
 
 The records are in one ring of bytes. Each begins with its size and a bit for each device that it is for; other devices
-skip it. The controller writes a record after the last one and then announces to each of its devices, under the monitor
-of that device, the offset up to which the log is written. An interrupt before that has no effect; one between two
-devices leaves the rest of them in `_untold`, for the next `announce`.
-
-An announcement takes half a microsecond per device; waking a sleeping device takes much longer, and is a separate step
-(`ring`).
+skip it. The controller writes a record after the last one and then announces to each of its devices the offset up to
+which the log is written. An interrupt before that has no effect; one between two devices leaves the rest of them in
+`_untold`, for the next `announce`. Waking sleeping devices takes much longer, and is a separate step (`ring`).
 
 A stopped device keeps the space from its oldest record on: after `LOG_NBYTES` of other devices' records, some
 30,000 calls, the log is full until the device continues or dies.
@@ -24,11 +21,6 @@ from tinyshard.runtime.shm.control_block import LOG_NBYTES, ControlBlock
 
 # a longer record would leave too little of the log for other records: it is sent by the socket
 LARGEST_RECORD_NBYTES = LOG_NBYTES // 8
-# how long the controller waits for a device's mutex: a device that holds it runs a few statements, or is stopped
-_ACQUIRES_WITHIN_S = 1e-3
-# how long a device polls for the next record before it sleeps: polling takes the core from the controller, which
-# shares it
-_LOOK_S = 2e-4
 # size of a record, or that the rest of the ring is empty. The bits of the devices follow, and the record
 _SIZE = struct.Struct("<Q")
 _NO_MORE = (1 << 64) - 1
@@ -54,7 +46,7 @@ class CallLog:
 
     def __init__(self, control: ControlBlock) -> None:
         count = len(control.calls)
-        self._monitors = [control.call_monitor(device) for device in range(count)]
+        self._waking = control.waking(-1)
         self._announced, self._taken = control.calls["announced"].data, control.calls["taken"].data
         self._ring = control.log.data
         self._bits_nbytes = _bits_nbytes(count)
@@ -87,14 +79,9 @@ class CallLog:
         self._untold |= {device for device in self._there if self._announced[device] < self._end}
         self.announce()
         self.ring()
-        oldest = self._end
-        for device in self._there:
-            monitor = self._monitors[device]
-            try:
-                has_acquired = monitor.acquire(_ACQUIRES_WITHIN_S)
-                oldest = min(oldest, self._taken[device] if has_acquired else self._free_upto - LOG_NBYTES)
-            finally:
-                monitor.release()
+        taken = self._waking.read(self._taken)
+        kept = self._free_upto - LOG_NBYTES  # by a device that does not say how far it has read
+        oldest = min((taken[device] if taken[device] >= 0 else kept for device in self._there), default=self._end)
         self._free_upto = oldest + LOG_NBYTES
         return end <= self._free_upto
 
@@ -112,17 +99,11 @@ class CallLog:
 
         A device that is awake reads them at once; one that sleeps after `ring`.
         """
-        announced, end, woken = self._announced, self._end, []
-        for device in list(self._untold):
-            monitor = self._monitors[device]
-            try:
-                if monitor.acquire(_ACQUIRES_WITHIN_S):
-                    announced[device] = end
-                    woken.append(device)
-            finally:
-                monitor.release()
-        self._unrung.update(woken)
-        self._untold.difference_update(woken)
+        if not self._untold:
+            return True
+        told = self._waking.write(self._announced, self._untold, self._end)
+        self._unrung.update(told)
+        self._untold.difference_update(told)
         return not self._untold
 
     @property
@@ -132,9 +113,9 @@ class CallLog:
 
     def ring(self) -> None:
         """Wake the devices that got an announcement since the last call."""
-        for device in list(self._unrung):
-            self._monitors[device].notify_all()
-            self._unrung.discard(device)
+        unrung = tuple(self._unrung)
+        self._waking.wake(unrung)
+        self._unrung.difference_update(unrung)
 
     def drop(self, device: int) -> None:
         """Note that a device is gone: its records do not take space any more."""
@@ -146,7 +127,7 @@ class LogReader:
     """A device's end."""
 
     def __init__(self, control: ControlBlock, device: int) -> None:
-        self._monitor = control.call_monitor(device)
+        self._waking = control.waking(device)
         self._announced, self._all_taken = control.calls["announced"].data, control.calls["taken"].data
         self._ring = control.log.data
         self._device = device
@@ -160,16 +141,17 @@ class LogReader:
         Returns:
             The records: none after the time limit, or if the new ones are for other devices.
         """
-        self._end_s = time.monotonic() + within_s
-        taken: list[bytes] = self._monitor.wait_until(self._is_there, look_s=_LOOK_S, then=self._take)
-        return taken
+        if self._announced[self._device] <= self._at:
+            self._end_s = time.monotonic() + within_s
+            self._waking.wait(self._is_there)
+        return self._take()
 
     def _is_there(self) -> bool:
         return self._announced[self._device] > self._at or time.monotonic() > self._end_s
 
     def _take(self) -> list[bytes]:
         ring, (byte, bit) = self._ring, divmod(self._device, 8)
-        taken, position, end = [], self._at, self._announced[self._device]
+        taken, position, end = [], self._at, self._waking.read_own(self._announced)
         while position < end:
             start = position % LOG_NBYTES
             (nbytes,) = _SIZE.unpack_from(ring, start)
@@ -181,7 +163,9 @@ class LogReader:
             if ring[bits + byte] >> bit & 1:
                 taken.append(ring[record : record + nbytes].tobytes())
             position += _padded(record + nbytes - start)
-        self._at = self._all_taken[self._device] = position
+        if position > self._at:
+            self._at = position
+            self._waking.write_own(self._all_taken, position)
         return taken
 
 

@@ -18,16 +18,11 @@ import errno
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tinyshard.runtime.shm import system
 
-# how long a waiting process polls, and yields its core between two polls: the event is often about to happen
-LOOK_S = 1e-3
-# if other processes keep the core for longer than that, this one stops polling for so long: a sleeper runs first
-CROWDED_S = 1.0
 # the longest sleep on a condition: an abort that was missed is seen then
 SLICE_S = 0.1
 
@@ -46,12 +41,15 @@ _HAS_CLOCK_LOCK = hasattr(_library, "pthread_mutex_clocklock")
 _HAS_RELATIVE_WAIT = hasattr(_library, "pthread_cond_timedwait_relative_np")  # macOS
 
 
-class _Timespec(ctypes.Structure):
+class Timespec(ctypes.Structure):
+    """A time as C has it."""
+
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
-
-def _timespec(seconds: float) -> _Timespec:
-    return _Timespec(int(seconds), int(seconds % 1 * 1e9))
+    def set(self, seconds: float) -> Timespec:
+        """Be this time."""
+        self.seconds, self.nanoseconds = int(seconds), int(seconds % 1 * 1e9)
+        return self
 
 
 def nbytes(conditions: int) -> int:
@@ -74,8 +72,7 @@ class Monitor:
         self._mutex = ctypes.c_void_p(start)
         places = range(start + _MUTEX_NBYTES, start + nbytes(conditions), _CONDITION_NBYTES)
         self._conditions = [ctypes.c_void_p(place) for place in places]
-        self._slice = _timespec(SLICE_S)
-        self._crowded_until_s = 0.0
+        self._slice = Timespec().set(SLICE_S)
         # in C, so that no Ctrl-C strikes before it has an effect. Without the mutex nothing happens
         self.release = partial(_quick.pthread_mutex_unlock, self._mutex)
         if is_new:
@@ -125,7 +122,7 @@ class Monitor:
 
     def _take_within(self, seconds: float) -> int:
         if _HAS_CLOCK_LOCK:
-            until = ctypes.byref(_timespec(time.monotonic() + seconds))
+            until = ctypes.byref(Timespec().set(time.monotonic() + seconds))
             return int(_library.pthread_mutex_clocklock(self._mutex, _MONOTONIC, until))
         time.sleep(min(seconds, 1e-4))
         return int(_quick.pthread_mutex_trylock(self._mutex))
@@ -141,7 +138,7 @@ class Monitor:
         if _HAS_RELATIVE_WAIT:
             code = _library.pthread_cond_timedwait_relative_np(where, self._mutex, ctypes.byref(self._slice))
         else:
-            until = ctypes.byref(_timespec(time.monotonic() + SLICE_S))
+            until = ctypes.byref(Timespec().set(time.monotonic() + SLICE_S))
             code = _library.pthread_cond_timedwait(where, self._mutex, until)
         if not self._has_taken(code) and code != errno.ETIMEDOUT:  # it has not slept, and the mutex was never back
             self.release()
@@ -149,36 +146,15 @@ class Monitor:
             self.acquire()
 
     def wait_until(
-        self, is_true: Callable[[], bool], condition: int = 0, *, check: Callable[[], object] = lambda: None,
-        look_s: float = LOOK_S, then: Callable[[], Any] = lambda: None,
-    ) -> Any:  # fmt: skip
-        """Wait until `is_true()` with the mutex held; it is not held before and after.
+        self, is_true: Callable[[], bool], condition: int = 0, *, check: Callable[[], object] = lambda: None
+    ) -> None:
+        """Sleep until `is_true()` with the mutex held; it is not held before and after.
 
         Args:
-            is_true: called without the mutex too, as a hint.
             condition: is notified when it becomes true.
             check: called between two sleeps; an error of it ends the wait.
-            look_s: how long to poll before the first sleep.
-            then: called once it is true, with the mutex held.
-
-        Returns:
-            The result of `then`.
         """
-        if not is_true():
-            self.look_until(is_true, look_s)
         with self:
             while not is_true():
                 check()
                 self.sleep(condition)
-            return then()
-
-    def look_until(self, is_true: Callable[[], bool], look_s: float) -> None:
-        """Yield the core repeatedly until `is_true()`, or until other processes keep the core for long."""
-        began_s = now_s = time.monotonic()
-        while now_s - began_s < look_s and now_s > self._crowded_until_s:
-            give_core_away()
-            before_s, now_s = now_s, time.monotonic()
-            if now_s - before_s > LOOK_S:
-                self._crowded_until_s = now_s + CROWDED_S
-            if is_true():
-                return

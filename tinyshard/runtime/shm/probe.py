@@ -46,7 +46,7 @@ def why_not(count: int) -> str:
 @functools.cache
 def _failure() -> str:
     """The error when two processes exchanged data; empty if there was none."""
-    fd = segment.create(1)
+    fd = segment.create(2)
     started: list[subprocess.Popen[bytes]] = []
     try:
         for member in (0, 1):
@@ -77,15 +77,15 @@ def meet(fd: int, member: int) -> None:
     """One of the two processes: report that it is up, then write to the memory, and wait for its peer's write.
 
     Args:
-        fd: of a memory for one device.
+        fd: of a memory for two devices.
         member: 0 or 1.
     """
-    memory = Mapping(fd, os.fstat(fd).st_size).bytes[: control_block.nbytes(1)]
-    control = ControlBlock(memory, 1)
-    monitor, words = control.exchange_monitor(), control.exchanges["message"][0].data
+    memory = Mapping(fd, os.fstat(fd).st_size).bytes[: control_block.nbytes(2)]
+    control = ControlBlock(memory, 2)
+    monitor, waking, words = control.exchange_monitor(), control.waking(member), control.exchanges["message"][0].data
     sys.stdout.write("x")
     sys.stdout.flush()
     with monitor:
         words[member] = 1
-    monitor.notify_all()
-    monitor.wait_until(lambda: words[1 - member] == 1, look_s=0)
+    waking.wake((1 - member,))
+    waking.wait(lambda: words[1 - member] == 1)

@@ -44,6 +44,7 @@ class ReadyStep:
         bodies: for control flow, the programs that it runs.
         makes_nbytes: the size of its results, as far as it is known, without views.
         line: the user's line that called the op; None where that is the line of the call.
+        function: of torch's ops, what is called with the step's own arguments.
     """
 
     call: Callable[[list[Any]], Sequence[Any]] | None
@@ -57,6 +58,7 @@ class ReadyStep:
     bodies: tuple[ReadyProgram, ...] = ()
     makes_nbytes: int = 0
     line: Any = None
+    function: Callable[..., Any] | None = None
 
     def describe(self, values: list[Any]) -> str:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
@@ -75,12 +77,33 @@ class ReadyProgram:
         steps: its steps.
         size: the number of its values.
         may_print: whether it has an op that may print: torch's own ops do not print.
+        function: all steps as one function, from `device_code`: a list of operands, which it empties -> the results;
+            None if the steps run one by one.
+        lines: by line of that function's code, the position of the step.
     """
 
     program: Program
     steps: tuple[ReadyStep, ...]
     size: int
     may_print: bool
+    function: Callable[[list[Any]], Sequence[Any]] | None = None
+    lines: Sequence[int] = ()
+
+
+def last_uses(program: Program) -> list[tuple[int, ...]]:
+    """For each step the values that no later step uses, and that are no results of the program."""
+    last: dict[int, int] = {}
+    for k, step in enumerate(program.steps):
+        for value in values_in((step.args, step.kwargs)):
+            last[value.number] = k
+        for number in step.results:
+            last.setdefault(number, k)
+    keep = set(program.outputs)
+    dead: list[list[int]] = [[] for _ in program.steps]
+    for number, k in last.items():
+        if number not in keep and number >= 0:
+            dead[k].append(number)
+    return list(map(tuple, dead))
 
 
 def make_ready(
@@ -98,18 +121,7 @@ def make_ready(
             the user's torch modes must see each op under its name, and no tensor made under them may be kept.
         send: sends the values of an effect to the controller; None in the controller's own process.
     """
-    last: dict[int, int] = {}
-    for k, step in enumerate(program.steps):
-        for value in values_in((step.args, step.kwargs)):
-            last[value.number] = k
-        for number in step.results:
-            last.setdefault(number, k)
-    keep = set(program.outputs)
-    dead: list[list[int]] = [[] for _ in program.steps]
-    for number, k in last.items():
-        if number not in keep and number >= 0:
-            dead[k].append(number)
-    steps = tuple(_ready_step(k, program, tuple(numbers), place, communicator, send) for k, numbers in enumerate(dead))
+    steps = tuple(_ready_step(k, program, dead, place, communicator, send) for k, dead in enumerate(last_uses(program)))
     if program.lines:
         steps = tuple(replace(step, line=line) for step, line in zip(steps, program.lines, strict=True))
     if program.checks_nans:
@@ -164,10 +176,11 @@ def _ready_step(
         if step.op == "literal":
             literal = (step.args[0].values.to(place),)
             return ReadyStep(lambda values: literal, step, None, -1, None, step.results, dead)
-        call = _caller(step, program.metas, place, is_shortened=communicator is not None)
+        call, function = _caller(step, program.metas, place, is_shortened=communicator is not None)
     except Exception as error:  # as for a missing op: an error of each call of the program
-        call = functools.partial(_raise, error)
-    return ReadyStep(call, step, None, -1, None, step.results, dead, makes_nbytes=_made_nbytes(step, program))
+        call = function = functools.partial(_raise, error)
+    nbytes = _made_nbytes(step, program)
+    return ReadyStep(call, step, None, -1, None, step.results, dead, makes_nbytes=nbytes, function=function)
 
 
 def _made_nbytes(step: Eqn, program: Program) -> int:
@@ -192,7 +205,7 @@ def _send(send: Send | None, site: int, operands: Sequence[Value], values: list[
     return ()
 
 
-def _raise(error: Exception, values: list[Any]) -> NoReturn:
+def _raise(error: Exception, *args: Any, **kwargs: Any) -> NoReturn:
     raise error.with_traceback(None)
 
 
@@ -217,7 +230,8 @@ def _caller(
     place: torch.device | None,
     *,
     is_shortened: bool,
-) -> Callable[[list[Any]], Sequence[Any]]:
+) -> tuple[Callable[[list[Any]], Sequence[Any]], Callable[..., Any]]:
+    """What runs a step on the values of the program, and what that calls with the step's arguments."""
     op = find_op(step.op)
     is_quickened = is_shortened and place is None
     template = with_tensors_for_numbers(step, metas) if is_quickened else list(step.args)
@@ -245,7 +259,7 @@ def _caller(
         out = op(*args, **named)
         return out if isinstance(out, _SEVERAL) else (out,)
 
-    return call
+    return call, op
 
 
 def _filled(tree: Any, values: list[Any]) -> Any:

@@ -7,10 +7,10 @@ shared memory, or now and then sends, which calls it has finished.
 
 from __future__ import annotations
 
-import math
+import ctypes
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ import torch
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
-from tinyshard.runtime.failure import GPU_FAILED, Failure, failure_of, short
+from tinyshard.runtime.failure import GPU_FAILED, Failure, failure_of, flush, leave
 from tinyshard.runtime.launch import connect
-from tinyshard.runtime.shm.allocator import Arena, Block
+from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
@@ -28,8 +28,10 @@ from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
 from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.recording import Recording
-from tinyshard.runtime.worker.steps import Steps, flush, leave, trim
+from tinyshard.runtime.worker.steps import Steps
+from tinyshard.runtime.worker.values import Values, meta_of
 
+_LIBC = ctypes.CDLL(None)
 # after this time without a message (as decaying allocators do) a device returns memory that it keeps for reuse
 _REST_AFTER_S = 10.0
 # how often a device without shared memory reports its progress
@@ -73,9 +75,11 @@ class Worker:
         self._log = None if arena is None else LogReader(arena.control, device)
         self._place = place
         self._is_remote = is_remote
-        self._values: dict[int, Any] = {}
+        self._values = Values(device, arena, place, memory)
         self._programs: dict[int, ReadyProgram] = {}
+        self._called: set[int] = set()  # programs: a second call runs code, which takes time to be made
         self._may_have_printed = False
+        self._default_dtype = torch.get_default_dtype()
         self._busy_s = time.monotonic()
         self._reported = 0
         self._memory = memory
@@ -119,29 +123,54 @@ class Worker:
         """Return the memory of freed values to the system, except a little: new memory takes time."""
         if self._arena is not None:
             self._arena.trim()
-        trim()
+        if hasattr(_LIBC, "malloc_trim"):
+            _LIBC.malloc_trim(0)
         if self._place is not None:
             torch.cuda.empty_cache()
 
     def _call(
         self, number: int, program: int, inputs: Sequence[int], outputs: tuple[int, ...], free: Sequence[int]
     ) -> None:
-        """Run a program, and note that the call is finished."""
-        operands = list(map(self._values.get, inputs))
-        if self._memory is not None:
-            self._memory.hold(operands)
-        self._free(free)  # operands among these are freed at their last use
-        if self._call_control.enter(number):
-            run = self._run if self._recording is None else self._run_recorded
-            run(number, self._programs[program], operands, outputs)
-        else:
+        """Run a program, and note that the call is finished. `outputs` are numbers for the results."""
+        values, control, memory = self._values.by_number, self._call_control, self._memory
+        operands = list(map(values.get, inputs))
+        failed = next(x for x in operands if type(x) is Failure) if Failure in map(type, operands) else None
+        if memory is not None:
+            memory.hold(operands)
+        self._values.free(free)  # operands among these are freed at their last use
+        ready = self._programs[program]
+        if ready.function is None and program in self._called:
+            ready = self._programs[program] = self._steps.joined(ready)
+        self._called.add(program)
+        if not control.enter(number):
             skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
-            self._values.update(dict.fromkeys(outputs, skipped))
-        if self._memory is not None:
-            self._memory.let_go(operands)  # the rest of them and of the program's values
-        self._free(free)  # results of this call may be among these, too
+            values.update(dict.fromkeys(outputs, skipped))
+        elif failed or ready.function is None or number <= control.cancelled_upto or self._recording is not None:
+            self._run(number, ready, operands, outputs, failed)
+        else:
+            self._prepare(number, ready)
+            try:
+                results = ready.function(operands)
+            except Exception as error:
+                self._run(number, ready, operands, outputs, error)
+            else:
+                for value, result in zip(outputs, results, strict=True):
+                    if result is not None:
+                        values[value] = result
+        if memory is not None:
+            memory.let_go(operands)  # the rest of them and of the program's values
+        self._values.free(free)  # results of this call may be among these, too
         self._end_call(number)
         self._communicator.settle()
+
+    def _prepare(self, number: int, ready: ReadyProgram) -> None:
+        """Set what the steps of a call read."""
+        self._steps.number, self._steps.exchanges = number, 0
+        if ready.may_print:
+            self._may_have_printed = True
+        if ready.program.default_dtype is not self._default_dtype:
+            self._default_dtype = ready.program.default_dtype
+            torch.set_default_dtype(self._default_dtype)
 
     def _end_call(self, number: int) -> None:
         """Note that a call is finished."""
@@ -159,26 +188,31 @@ class Worker:
         kind = head[0]
         if kind == "put":
             _, number, value, shape, dtype, block = head
-            self._put(number, value, shape, dtype, block, payload)
+            try:
+                self._values.put(value, shape, dtype, block, payload)
+            except Exception as error:
+                failure = failure_of(self._device, f"placing {ShapedType(shape, dtype)}", error)
+                self._values.by_number[value] = self._fail(number, failure)
             self._end_call(number)
         elif kind == "unsent":
-            self._values.update(dict.fromkeys(head[2], head[3]))
+            self._values.by_number.update(dict.fromkeys(head[2], head[3]))
             self._end_call(head[1])
         elif kind == "program":
             self._programs[head[1]] = make_ready(head[2], self._place, self._communicator, self._send)
         elif kind == "free":
-            self._free(head[1])
+            self._values.free(head[1])
         elif kind == "forget":
             for program in head[1]:
                 self._programs.pop(program, None)
+                self._called.discard(program)
         elif kind == "sync":
             self._reply(head[1], None)
         elif kind == "held":
-            self._reply(head[1], len(self._values))
+            self._reply(head[1], len(self._values.by_number))
         elif kind == "memory":
             self._reply(head[1], None if self._memory is None else self._memory.stats())
         elif kind == "fetch":
-            self._fetch(head[1], *head[2])
+            self._reply(head[1], *self._values.fetch(*head[2]))
         elif kind == "handed":
             self._reply(head[1], list(self._communicator.handed))
             self._communicator.handed.clear()
@@ -191,8 +225,7 @@ class Worker:
         elif kind == "unknown":
             self._reply(head[1], [op for op in head[2] if not has_op(op)])
         elif kind == "describe":
-            values = (self._values.get(v) for v in head[2])
-            self._reply(head[1], [_meta(v) for v in values])
+            self._reply(head[1], [meta_of(self._values.by_number.get(v)) for v in head[2]])
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
         flush()
@@ -205,85 +238,43 @@ class Worker:
         values = [(tuple(x.shape), x.dtype, bytes(wire.tensor_bytes(x.cpu()))) for x in blocks]
         wire.send(self._sock, ("effect", self._call_control.started, site, values))
 
-    def _put(
-        self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, block: Block | None, payload: Any
-    ) -> None:
-        tensor = None
-        if block is not None:
-            assert self._arena is not None
-            tensor = self._arena.hold(block, shape, dtype)
-        try:
-            nbytes = math.prod(shape) * dtype.itemsize
-            if self._memory is not None:
-                self._memory.check(nbytes)
-            if block is None and payload is None and nbytes:  # the reader had no memory for it
-                raise MemoryError(f"no room for {nbytes} bytes")
-            self._keep(value, wire.tensor_of(payload, shape, dtype).to(self._place) if tensor is None else tensor)
-        except Exception as error:
-            failure = failure_of(self._device, f"placing {ShapedType(shape, dtype)}", error)
-            self._values[value] = self._fail(number, failure)
-
     def _fail(self, number: int, failure: Failure) -> Failure:
         wire.send(self._sock, ("failed", number, failure))
         if self._place is not None and is_broken(self._place):
             leave(GPU_FAILED)
         return failure
 
-    def _fetch(self, request: int, value: int, wanted: Any) -> None:
-        """Answer with the tensor's bytes, or copy them into a block that the controller has lent."""
-        tensor = self._values.get(value)
-        answer: Any = _meta(tensor) or tensor  # a Failure, or None, if there is no tensor
-        payload = None
-        try:
-            if isinstance(tensor, torch.Tensor):
-                if wanted is None:
-                    payload = wire.tensor_bytes(tensor.cpu())
-                else:
-                    assert self._arena is not None
-                    block, shape, places = wanted
-                    self._arena.view(block.offset, shape, tensor.dtype)[places[self._device]].copy_(tensor)
-        except Exception as error:
-            answer = failure_of(self._device, f"fetch({short(tensor)})", error)
-        if wanted is not None and self._arena is not None:
-            self._arena.release(wanted[0])
-        self._reply(request, answer, payload)
+    def _run(
+        self,
+        number: int,
+        ready: ReadyProgram,
+        values: list[Any],
+        outputs: tuple[int, ...],
+        why: Failure | Exception | None,
+    ) -> None:
+        """Run a program where the fast path does not: from its start, or after its function has raised.
 
-    def _free(self, values: Iterable[int]) -> None:
-        for value in values:
-            tensor = self._values.pop(value, None)
-            if self._memory is not None:
-                self._memory.let_go((tensor,))
-
-    def _keep(self, value: int, tensor: Any) -> None:
-        self._values[value] = tensor
-        if self._memory is not None:
-            self._memory.hold((tensor,))
-
-    def _run(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
-        """Run a program.
-
-        Each of the operands in `values` is dropped after its last use; `outputs` are numbers for the results.
+        Args:
+            values: the operands, each of which is dropped after its last use.
+            why: the failure of an operand; or the error that the function has raised.
         """
-        if ready.may_print:
-            self._may_have_printed = True
-        if ready.program.default_dtype is not torch.get_default_dtype():
-            torch.set_default_dtype(ready.program.default_dtype)
-        failed = next(value for value in values if type(value) is Failure) if Failure in map(type, values) else None
         values += [None] * (ready.size - len(values))
-        failed = self._steps.run(number, ready, values, failed)
+        if isinstance(why, Exception):
+            failed = self._steps.go_on(number, ready, values, why)
+        elif self._recording is not None:
+            self._prepare(number, ready)
+            with self._recording.call(number, ready.program.number):
+                failed = self._steps.run(number, self._recording.of(ready), values, why)
+        else:
+            self._prepare(number, ready)
+            failed = self._steps.run(number, ready, values, why)
         if self._place is not None and not failed:
             failed = self._failed_on_gpu(number, ready)
         for value, slot in zip(outputs, ready.program.outputs, strict=True):
             if failed:
-                self._values[value] = failed
+                self._values.by_number[value] = failed
             elif values[slot] is not None:
-                self._keep(value, values[slot])
-
-    def _run_recorded(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
-        """As `_run`, while a trace is on."""
-        assert self._recording is not None
-        with self._recording.call(number, ready.program.number):
-            self._run(number, self._recording.of(ready), values, outputs)
+                self._values.keep(value, values[slot])
 
     def _failed_on_gpu(self, number: int, ready: ReadyProgram) -> Failure | None:
         """Block until the GPU has finished the call's steps, so that their errors are errors of this call."""
@@ -293,7 +284,3 @@ class Worker:
             return self._fail(number, failure_of(self._device, f"{len(ready.steps)} steps on {self._place}", error))
         lost = self._call_control.lost  # an abort ends NCCL's waits without an error
         return self._fail(number, lost) if lost and ready.program.communicates else None
-
-
-def _meta(value: Any) -> ShapedType | None:
-    return ShapedType(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None

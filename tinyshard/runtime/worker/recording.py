@@ -92,7 +92,7 @@ class Recording:
         number = ready.program.number
         if number not in self._programs:
             steps = tuple(self._recorded(number, k, step) for k, step in enumerate(ready.steps))
-            self._programs[number] = replace(ready, steps=steps)
+            self._programs[number] = replace(ready, steps=steps, function=None)
         return self._programs[number]
 
     def _recorded(self, program: int, number: int, step: ReadyStep) -> ReadyStep:
