@@ -23,6 +23,8 @@ MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 60, 40, 15.0
 # Longer than a reader likes: what they have now is the most that they may have.
 CELLS = {LADDER: 100, "00": 63, "01": 67, "02": 63, "04": 72, "07": 65, "11": 72, "12": 67}
 LONGEST_LINE = 88
+# In a lesson's prose, the minutes of its exercises left out. A lesson that is not here has more, or was not counted.
+PARENTHESES = dict.fromkeys(("08", "09"), 15)
 FEWEST_EXERCISES, MOST_EXERCISES = 3, 5
 EXERCISES = {LADDER: 14}  # rungs, of five cells each
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, LADDER)]
@@ -43,6 +45,13 @@ def test_a_lesson_is_not_longer_than_its_reader(lesson: str) -> None:
 def test_a_line_of_code_is_seen_whole_and_the_marks_of_the_comparison_are_not_seen(lesson: str) -> None:
     lines = [line for cell in cells_of(LESSONS[lesson]) if cell.kind == "code" for line in cell.source.splitlines()]
     assert [line for line in lines if len(line) > LONGEST_LINE or "NBVAL" in line] == []
+
+
+@for_every_row(PARENTHESES)
+def test_few_parentheses_interrupt_the_prose(lesson: str) -> None:
+    text = re.sub(r"```.*?```", "", sections(cells_of(LESSONS[lesson])), flags=re.DOTALL)
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)|\(\d+ minutes?\)", "", text)
+    assert prose.count("(") <= PARENTHESES[lesson]
 
 
 @for_every_row([number for number in LESSONS if number != APPENDIX])
