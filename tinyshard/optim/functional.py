@@ -233,12 +233,10 @@ class _Bound:
 
     def __init__(self, optimizer: Optimizer, params: Any, own: list[Any], count: torch.Tensor) -> None:
         self._own = own
-        options = dict(optimizer.options)
-        known = inspect.signature(optimizer.kind).parameters
-        if "capturable" in known:
-            options.setdefault("capturable", True)
-        if "foreach" in known and not (options.get("differentiable") or options.get("fused")):
-            options.setdefault("foreach", True)  # each op of all parameters in turn: few steps, traced in half the time
+        known, given = inspect.signature(optimizer.kind).parameters, optimizer.options
+        # foreach computes each op of all parameters in turn: few steps, traced in half the time
+        wanted = ["capturable"] if given.get("differentiable") or given.get("fused") else ["capturable", "foreach"]
+        options = {**dict.fromkeys((name for name in wanted if name in known), True), **given}
         groups: dict[str, list[torch.Tensor]] = {}
         names = _names(params)
         fitting, unused = first_fitting(names, optimizer.groups)
@@ -337,8 +335,8 @@ def _placed(x: Any, like: torch.Tensor, sharding: Any) -> Any:
     if not isinstance(like, Array) or not isinstance(x, torch.Tensor):
         return x
     if x.shape == like.shape and x.dim():
-        placed = device_put(x, like.sharding if sharding is None else sharding)
-        return placed if placed.sharding == x.sharding else placed.clone()  # a slice would keep all of x alive
+        placed: Any = device_put(x, like.sharding if sharding is None else sharding)
+        return placed.clone() if placed.sharding != getattr(x, "sharding", None) else placed  # a slice keeps all of x
     return device_put(x, _replicated(like.sharding))
 
 

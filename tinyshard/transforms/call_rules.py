@@ -263,7 +263,8 @@ def _needed(call: Call, node: torch.fx.Node) -> torch.fx.GraphModule:
     sum among them would be combined, although no one reads it.
     """
     saves = len(call.outputs) > call.count
-    if not saves or any(user.target is not operator.getitem or user.args[1] >= call.count for user in node.users):
+    users: list[Any] = list(node.users)
+    if not saves or any(user.target is not operator.getitem or user.args[1] >= call.count for user in users):
         return call.body.graph
     module: torch.fx.GraphModule = bodies.derived(call.derived, "without saved values", lambda: _without_saved(call))
     return module
