@@ -178,6 +178,14 @@ def pulls_by_names(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
     return ts.shard_map(on_block, mesh=line, in_specs=specs, out_specs=ts.P("d"))(w, examples, targets)
 
 
+def train_fetching_a_list(w: Any, steps: int) -> tuple[Any, list[torch.Tensor]]:
+    losses = []
+    for _ in range(steps):
+        w = w - 0.1 * w
+        losses.append((w * w).sum())
+    return w, ts.device_get(losses)
+
+
 OTHER_RIGHT_ANSWERS = [
     ("00.3", (torch.tensor(4), 512 * 1024 * 32 / 8)),
     ("01.2", benchmark_by(time.perf_counter)),
@@ -193,6 +201,7 @@ OTHER_RIGHT_ANSWERS = [
     ("08.4", Fraction(80) * 100_000 / Fraction(3, 4)),
     ("12.2", lambda devices: tuple(answers_of("12.2").solution(devices))),  # type: ignore[operator]
     ("12.4", [ts.P(None, "d"), ts.P(None, "d")]),
+    ("13.1", train_fetching_a_list),
     ("14.1", np.int64(310)),
     ("14.2", torch.tensor(1997)),
     ("14.2", 1997.0),
