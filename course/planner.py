@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from course.rates import ETHERNET, INFINIBAND, NVLINK
 from tinyshard.compile.cost import Cost, bytes_sent
 from tinyshard.compile.memory import memory_of
 from tinyshard.core.collectives import COLLECTIVES, group_size
@@ -62,9 +63,11 @@ class Machine:
 
 
 # Two cores shared by eight workers; between the laptops a cable of 1 Gbit/s.
-LAPTOPS = Machine("laptops", 8, 8e9, 2 * 10**9, Link(100e-6, 500e6), Link(500e-6, 125e6))
+LAPTOPS = Machine("laptops", 8, 8e9, 2 * 10**9, Link(100e-6, 500e6), Link(500e-6, ETHERNET.bytes_per_s))
 # Near the data sheet of eight H100 in a box: 40 % of the 495 Tflop/s of TF32, 450 GB/s, 8 x 400 Gbit/s to the others.
-GPU_BOXES = Machine("GPU boxes", 8, 200e12, 80 * 10**9, Link(5e-6, 450e9), Link(15e-6, 400e9))
+GPU_BOXES = Machine(
+    "GPU boxes", 8, 200e12, 80 * 10**9, Link(5e-6, NVLINK.bytes_per_s), Link(15e-6, 8 * INFINIBAND.bytes_per_s)
+)
 MACHINES = (LAPTOPS, GPU_BOXES)
 
 

@@ -11,7 +11,13 @@ from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 __all__ = ["EXERCISES"]
 
 DEVICES, HIDDEN = 8, 8192
-ROOM = 64 * 1024
+KIB = 1024
+# KiB of the tensors, and of the room of each device; the first is the lesson's, a 256th of its size
+PLACEMENTS = (
+    ((48, 8, 24, 8, 24, 8, 8, 16, 48, 8, 40, 8, 32, 16), (64, 64, 64, 32, 64, 64, 64, 64)),
+    ((64, 64, 64, 64, 64, 64, 64, 64), (64, 64, 64, 64, 64, 64, 64, 64)),
+    ((8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8), (0, 16, 0, 16, 0, 24, 64, 8)),
+)
 KEPT = (4, 512 * 1024 * 4)
 
 
@@ -51,23 +57,20 @@ def _part(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, k: int) -> torc
 
 
 def judge_place(place: Callable[..., Sequence[object]]) -> Verdict:
-    """00.2: whole tensors, each on one device, none too full."""
-    for sizes in (
-        (48, 8, 24, 8, 24, 8, 8, 16, 48, 8, 40, 8, 32, 16),
-        (64, 64, 64, 64, 64, 64, 64, 64),
-        (8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8),
-    ):
+    """00.2: whole tensors, each on one device that has room for it; the rooms differ."""
+    for sizes, rooms in PLACEMENTS:
         tensors = [torch.full((kib, 256), float(number)) for number, kib in enumerate(sizes)]
-        verdict = _judge_placed(place(tensors, ROOM), tensors)
+        room = {device: kib * KIB for device, kib in zip(ts.devices(), rooms, strict=True)}
+        verdict = _judge_placed(place(tensors, dict(room)), tensors, room)
         if not verdict.is_passed:
             return verdict
     return PASSED
 
 
-def _judge_placed(placed: object, tensors: Sequence[torch.Tensor]) -> Verdict:
+def _judge_placed(placed: object, tensors: Sequence[torch.Tensor], room: dict[ts.Device, int]) -> Verdict:
     if not isinstance(placed, list | tuple) or len(placed) != len(tensors):
         return differs(f"it does not return a list of {len(tensors)} Arrays")
-    kept = dict.fromkeys(ts.devices(), 0)
+    taken, numbers = dict.fromkeys(room, 0), dict.fromkeys(room, 0)
     for number, (array, tensor) in enumerate(zip(placed, tensors, strict=True)):
         if not isinstance(array, ts.Array):
             hint = "A plain tensor is in the memory of the controller. Which function sends it to a device?"
@@ -80,23 +83,19 @@ def _judge_placed(placed: object, tensors: Sequence[torch.Tensor]) -> Verdict:
         if len(array.devices()) > 1:
             return differs(f"number {number} is on {len(array.devices())} devices, not on one")
         (device,) = array.devices()
-        kept[device] += array.nbytes
-    fullest = max(kept, key=lambda device: kept[device])
-    if kept[fullest] <= ROOM:
+        taken[device] += array.nbytes
+        numbers[device] += array.numel()
+    full = [device for device in room if taken[device] > room[device]]
+    if not full:
         return PASSED
-    used = sum(nbytes > 0 for nbytes in kept.values())
-    told = f"{fullest} keeps {kept[fullest] // 1024} KiB, more than 64"
-    if used == 1:
+    told = f"{full[0]} gets {taken[full[0]] // KIB} KiB, and has room for {room[full[0]] // KIB}"
+    if sum(nbytes > 0 for nbytes in taken.values()) == 1:
         return differs(told, "All are on one device, and the seven others keep nothing. `ts.devices()` lists eight.")
     if all(array.devices() == {ts.devices()[number % DEVICES]} for number, array in enumerate(placed)):
         return differs(told, "To take the devices in turn counts tensors. What must be counted are bytes.")
-    if (
-        max(
-            sum(each.numel() for each, at in zip(tensors, placed, strict=True) if at.devices() == {device})
-            for device in kept
-        )
-        <= ROOM
-    ):
+    if all(nbytes <= max(room.values()) for nbytes in taken.values()):
+        return differs(told, "That would fit if all devices had as much room as the emptiest. They do not.")
+    if all(numbers[device] <= room[device] for device in room):
         return differs(told, "`numel` counts numbers, and each of them has 4 bytes. `nbytes` counts bytes.")
     return differs(told)
 
@@ -146,13 +145,10 @@ EXERCISES = (
         (
             "For each device, keep a count of the bytes that you have sent there.",
             "Before you send a tensor: which device still has room for its bytes?",
-            "Loop over the tensors; for each, look for a device whose count plus `tensor.nbytes` is at most "
-            "`room`, or take "
-            "the device with the smallest count.",
+            "When a device gets a tensor, its room shrinks by `tensor.nbytes`. Look at the rooms as they are now.",
         ),
-        why="Only bytes count, not tensors. Sent where there is room, tensors fit that together are far too "
-        "much for one "
-        "device; a tensor that is itself larger than `room` would have to be cut, as in section 1.",
+        why="Bytes count, not tensors, and each device has a room of its own. Tensors that are far too much for one "
+        "device fit on eight. A tensor that no device has room for must be cut, as in section 1.",
     ),
     Exercise(
         "00.3",

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,9 +23,10 @@ _numbers = itertools.count()
 
 
 class Traces:
-    """How many there are in a `counted_traces`."""
+    """How many there are in a `counted_traces`, and which lengths the traced vectors have, as far as it was said."""
 
     count = 0
+    lengths: frozenset[int] = frozenset()
 
 
 @contextlib.contextmanager
@@ -39,6 +41,7 @@ def counted_traces() -> Iterator[Traces]:
     finally:
         ts.config.update("explain_cache_misses", False)
         traces.count = sum(" is traced" in line for line in told.getvalue().splitlines())
+        traces.lengths = frozenset(map(int, re.findall(r"\[(\d+)\]", told.getvalue())))
 
 
 def _traces(number: int) -> str:
@@ -69,7 +72,7 @@ def judge_means(means: Callable[..., Any]) -> Verdict:
     if traces.count == 2:
         return PASSED
     if traces.count == 0:
-        return differs(told, "Nothing was traced: the means are to be computed by a jitted function.")
+        return differs(told, "Nothing was traced: a jitted function must compute the means.")
     if traces.count == 4:
         return differs(told, "Two for each window. Among the rates are ints and floats: which dtype has 2, which 0.5?")
     if traces.count == 20:
@@ -128,11 +131,32 @@ def judge_bucketed_mean(bucketed_mean: Callable[..., Any]) -> Verdict:
                 return differs(wrong)
     told = f"the means are right; {_traces(traces.count)} for 64 lengths"
     if traces.count == 0:
-        return differs(told, "Nothing was traced: the sum is to be computed by a jitted function.")
+        return differs(told, "Nothing was traced: a jitted function must compute the sum.")
     if traces.count > 7:
         hint = "Which lengths do the padded vectors have? And is the jitted function the same one at each call?"
         return differs(told, hint)
     return PASSED
+
+
+def why_bucketed(bucketed_mean: Callable[..., Any]) -> str:
+    """What the padding of this answer costs."""
+    with counted_traces() as traces:
+        for length in LENGTHS:
+            bucketed_mean(torch.arange(float(length)))
+    if traces.count == 1:
+        return (
+            "One shape serves all 64 lengths, and zeros do not change a sum. But a vector of one number is then 64 "
+            "times as long as it need be. Seven shapes, 1, 2, 4, … 64, never double a length."
+        )
+    if traces.lengths == {1, 2, 4, 8, 16, 32, 64}:
+        return (
+            "1, 2, 4, … 64 are seven shapes, and zeros do not change a sum. Less than half of a padded vector is "
+            "filling."
+        )
+    return (
+        f"{traces.count} shapes serve all 64 lengths, and zeros do not change a sum. Which shapes they are decides how "
+        "much is filling: with 1, 2, 4, … 64 it is always less than half of a padded vector."
+    )
 
 
 EXERCISES = (
@@ -147,8 +171,7 @@ EXERCISES = (
         ),
         stub=all_static,
         why="`window` decides about shapes, so it must be static: two values, two traces. `rate` is a "
-        "number to compute with, "
-        "and always an f32 now.",
+        "number to compute with: as an f32 at each call, or outside the jitted function, it needs no trace of its own.",
     ),
     Exercise(
         "09.2",
@@ -159,7 +182,8 @@ EXERCISES = (
             "What is the smallest number that you ever divide by, and which numbers are larger than that?",
         ),
         stub=lambda v: v,
-        why="The choice is now a value, the divisor, and not a branch of Python. One graph serves both cases.",
+        why="The choice is now made by values, when the program runs, and not by a branch of Python. One graph serves "
+        "both cases.",
     ),
     Exercise(
         "09.3",
@@ -171,7 +195,6 @@ EXERCISES = (
             "A mean is a sum and a division. Which of the two may see the zeros, and which one needs the true length?",
         ),
         stub=unpadded,
-        why="1, 2, 4, … 64 are seven shapes, and zeros do not change a sum. At most half of a padded "
-        "vector is filling.",
+        why=why_bucketed,
     ),
 )

@@ -55,7 +55,7 @@ def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
     share = 1 - kept.float().mean().item()
     told = f"{share:.0%} of the elements are 0"
     if torch.equal(dropped[kept], values[kept]) and 0.4 < share < 0.6:
-        hint = "The mean of all is to stay what it was. So the kept ones count twice."
+        hint = "The mean of all must stay what it was. So the kept ones count twice."
         return differs("what is kept is not doubled", hint)
     if not torch.equal(dropped[kept], 2 * values[kept]):
         return differs("an element is neither 0 nor doubled")
@@ -129,13 +129,13 @@ EXERCISES = (
         "10.1",
         judge_counters,
         (
-            "4 x 2 blocks of 8 x 12 numbers: how many rows and columns has a block, and which block is device 3's?",
+            "4 x 2 blocks of 8 x 12 numbers: how many rows and columns has a block? Which block has device 3?",
             "Device 3 has rows 2 and 3, and the right half of the columns.",
-            "The counter of row i, column j is 12 · i + j. Which i and which j has the first element of the block?",
+            "The counter of row i, column j is 12 · i + j. Which are i and j of the first element of the block?",
         ),
         stub=range(6),
-        why="A block is no range of counters: its rows are 12 apart. A device knows its rows and columns, so also its "
-        "counters.",
+        why="A block is not one range of counters: its rows are 12 apart. A device knows its rows and columns, and "
+        "with them its counters.",
     ),
     Exercise(
         "10.2",
@@ -143,7 +143,7 @@ EXERCISES = (
         (
             "What decides for each element, and in which shape is it drawn?",
             "`ts.random.bernoulli` draws a mask from a key, a probability and a shape; `torch.where` takes it.",
-            "How large is the mask? What is an element to become where the mask is true, and what where it is not?",
+            "How large is the mask? What must an element become where the mask is true, and what where it is not?",
         ),
         stub=identity,
         why="The mask is drawn for `h`, so each device draws the block that it needs. A mask from the host would be "

@@ -9,7 +9,7 @@ import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 from course.exercises.means import compiled
-from course.exercises.watching import watched_waits
+from course.exercises.watching import names_in, watched_looks
 from course.planner import Link, Machine, estimate
 
 __all__ = ["EXERCISES"]
@@ -32,14 +32,14 @@ def judge_one_look(train: Answer) -> Verdict:
     for steps in (5, 3):
         start = torch.arange(1.0, 5.0)
         w = ts.device_put(start, ts.devices()[-1]).block_until_ready()
-        waits: list[object] = []
-        with watched_waits(waits.append):
+        looks: list[list[object]] = []
+        with watched_looks(looks.append):
             got = train(w, steps)
         if not isinstance(got, tuple | list) or len(got) != 2:
             return differs("it does not return two things, w and the losses")
         after, losses = got
         if not isinstance(after, ts.Array):
-            return differs("w is no Array any more", "Only the losses are to be fetched: w stays where it is.")
+            return differs("w is not an Array any more", "Fetch the losses only: w stays where it is.")
         if isinstance(losses, ts.Array) or (
             isinstance(losses, list | tuple) and any(isinstance(loss, ts.Array) for loss in losses)
         ):
@@ -54,18 +54,14 @@ def judge_one_look(train: Answer) -> Verdict:
         told = difference(losses, torch.tensor(wanted), "the losses") or difference(after, want, "w")
         if told:
             return differs(told)
-        if len(waits) == 1:
+        if len(looks) == 1:
             continue
-        told = f"for {steps} steps the controller waits {len(waits)} times, not once"
-        if "stack" in _names(train) or "cat" in _names(train):
-            return differs(told, "One array of all losses, one fetch: nothing else may be looked at.")
-        hint = "Each loss is an array of its own, and each is fetched for itself. What makes one array of them?"
+        told = f"for {steps} steps the controller waits {len(looks)} times, not once"
+        if names_in(train) & {"stack", "cat", "device_get"}:
+            return differs(told, "All losses in one fetch is right: nothing else may be looked at.")
+        hint = "Each loss is fetched separately. What makes one array of them, or fetches a whole list at once?"
         return differs(told, hint)
     return PASSED
-
-
-def _names(function: Any) -> tuple[str, ...]:
-    return getattr(getattr(function, "__code__", None), "co_names", ())
 
 
 # two hosts of four devices
@@ -92,13 +88,13 @@ def judge_layer_at_home(specs: object) -> Verdict:
     flops, leaving = made.cost_analysis().flops, estimate(made, TWO_HOSTS).host_nbytes
     told = f"{leaving:,} bytes leave each host; {held:g} MiB of weights and {flops / 1e9:.1f} Gflop on each device"
     if leaving and all("host" not in _names_in(spec) for spec in specs[1:]):
-        return differs(told, "The weights stay at home, but x does not. Which dim of x do the products not sum over?")
+        return differs(told, "The weights stay at home, but x does not. Over which dim of x do the products not sum?")
     if leaving:
-        return differs(told, "An axis that cuts the hidden dim must be added up over. Which axis may that be?")
+        return differs(told, "An all-reduce sums over the axis that cuts the hidden dim. Which axis may that be?")
     if held > 4:
         return differs(told, "Too many weights: the four devices of a host can share each matrix.")
     if flops > 4.4e9:
-        return differs(told, "Both hosts do the same work. What else can the hosts share out: which dim of x?")
+        return differs(told, "Both hosts do the same work. What can they divide between them: which dim of x?")
     return PASSED
 
 
@@ -149,12 +145,12 @@ EXERCISES = (
         judge_one_look,
         (
             "Which call in the loop needs a number? Can it wait until the loop is over?",
-            "Keep the losses as Arrays in the loop. Afterwards each fetch of an Array is a round trip: how many?",
-            "`torch.stack` makes one Array of a list of them, on their device.",
+            "Keep the losses as Arrays in the loop. Afterwards each fetch is a round trip: how many?",
+            "`torch.stack` makes one Array of a list of them, on their device. `ts.device_get` fetches a list at once.",
         ),
         stub=_looking,
-        why="All steps were dispatched without a look. The losses became one Array on the device, and one fetch is one "
-        "round trip, however many steps there are.",
+        why="All steps were dispatched without a look. Then one fetch brought all losses: one round trip, however many "
+        "steps there are.",
     ),
     Exercise(
         "13.2",
@@ -162,11 +158,11 @@ EXERCISES = (
         (
             "Tensor parallelism needs one all_reduce, over the devices that share the hidden dim. Where may they be?",
             "`up` by columns and `down` by rows, along `device` alone: now each host has all weights.",
-            "The hosts then do the same work twice, unless each has rows of its own. Whose rows?",
+            "The hosts then do the same work twice, unless each has its own rows. Rows of what?",
         ),
         stub=(P("host"), P(None, ("host", "device")), P(("host", "device"))),
-        why="Inside a host the four devices add up their terms; between the hosts nothing depends on each other, since "
-        "each has rows of its own. In training the gradients would cross the wire, once a step.",
+        why="Inside a host the four devices add up their terms. The hosts do not depend on each other, since each has "
+        "its own rows. In training the gradients would cross the wire, once a step.",
     ),
     Exercise(
         "13.3",

@@ -10,8 +10,9 @@ from unittest import mock
 
 from tinyshard.runtime import lifecycle
 
-__all__ = ["clock_of", "names_in", "watched_fetches", "watched_waits"]
+__all__ = ["clock_of", "names_in", "watched_fetches", "watched_looks", "watched_waits"]
 
+WAITS = ("wait", "fetch", "gather")  # methods of a runtime
 CLOCKS = ("perf_counter", "time", "monotonic")
 # replaced for the whole process as well; other threads of the kernel wait by `monotonic`
 HARMLESS = ("perf_counter", "perf_counter_ns", "time", "time_ns")
@@ -24,20 +25,32 @@ def watched_waits(on_wait: Callable[[Any], None]) -> Iterator[None]:
     Args:
         on_wait: gets the buffer whose values were waited for; the same object for each wait for one Array.
     """
-    with _watched(("wait", "fetch", "gather"), on_wait):
+    with _watched(WAITS, lambda buffers: _each(on_wait, buffers)):
+        yield
+
+
+@contextmanager
+def watched_looks(on_look: Callable[[list[Any]], None]) -> Iterator[None]:
+    """Inside, `on_look(buffers)` is called once for all that this process waits for, or fetches, at the same time."""
+    with _watched(WAITS, on_look):
         yield
 
 
 @contextmanager
 def watched_fetches(on_fetch: Callable[[Any], None]) -> Iterator[None]:
     """Inside, `on_fetch(buffer)` is called whenever this process fetches an Array's values."""
-    with _watched(("fetch", "gather"), on_fetch):
+    with _watched(("fetch", "gather"), lambda buffers: _each(on_fetch, buffers)):
         yield
 
 
+def _each(report: Callable[[Any], None], buffers: list[Any]) -> None:
+    for buffer in buffers:
+        report(buffer)
+
+
 @contextmanager
-def _watched(names: tuple[str, ...], on_call: Callable[[Any], None]) -> Iterator[None]:
-    """Inside, `on_call(buffer)` follows each call of these methods of the runtime for each buffer that it is for.
+def _watched(names: tuple[str, ...], on_call: Callable[[list[Any]], None]) -> Iterator[None]:
+    """Inside, `on_call(buffers)` follows each call of these methods of the runtime, with the buffers that it is for.
 
     One that another of them calls is a part of that.
     """
@@ -53,8 +66,7 @@ def _watched(names: tuple[str, ...], on_call: Callable[[Any], None]) -> Iterator
             finally:
                 depth -= 1
                 if depth == 0:
-                    for buffer in [wanted.buffer for wanted in what] if isinstance(what, list) else [what]:
-                        on_call(buffer)
+                    on_call([wanted.buffer for wanted in what] if isinstance(what, list) else [what])
 
         return call
 

@@ -7,6 +7,29 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "00.a",
+        question="A device may keep 16 MiB. `ts.device_put` sends it the 32 MiB of `up`. What happens?",
+        choices=(
+            Choice(
+                "the device keeps the 16 MiB that fit",
+                misconception="a device takes as much of an array as it has room for",
+                answer="A device keeps an array whole or not at all: a product with half a matrix would be wrong.",
+            ),
+            Choice(
+                "it works, slowly: the rest goes to the disk",
+                misconception="a device's memory can be extended by a disk",
+                answer="Your laptop's memory can. A GPU's cannot, and here each worker enforces the limit.",
+            ),
+            Choice(
+                "`device_put` raises the error, and does not return",
+                misconception="the controller checks the limit before it sends",
+                answer="The device checks, when the numbers arrive. By then `device_put` has returned (lesson 01).",
+            ),
+            Choice("`device_put` returns, and waiting for the numbers raises the error"),
+        ),
+        why="The device refuses what exceeds its limit. You learn of it at the first line that needs the numbers.",
+    ),
+    Prediction(
+        "00.b",
         question="In which steps of the layer must the eight devices communicate?",
         choices=(
             Choice(
@@ -36,14 +59,14 @@ PREDICTIONS = (
         "to be added up, by one all_reduce.",
     ),
     Prediction(
-        "00.b",
+        "00.c",
         question="Which processes do the work of the eight devices?",
         choices=(
             Choice("eight processes, none of which is the one that runs the cell"),
             Choice(
                 "one process, the one that runs the cell: it does the work of all eight",
                 misconception="devices are parts of the notebook's process",
-                answer="Then all eight would say one pid, and look into one memory. Each says a pid of its own. "
+                answer="Then all eight would say one pid, and look into one memory. Each has a pid of its own. "
                 "(The CPU devices of JAX do share one process.)",
             ),
             Choice(
@@ -58,24 +81,6 @@ PREDICTIONS = (
             ),
         ),
         why="ts.init started eight worker processes. The process that runs your cells is a ninth one.",
-    ),
-    Prediction(
-        "00.c",
-        question="How many seconds of a processor do eight workers without work use, in half a second?",
-        choices=(
-            Choice(
-                "4 seconds",
-                misconception="a waiting process uses a core",
-                answer="8 × 0.5: that would be so if each worker asked for orders again and again. They sleep.",
-            ),
-            Choice(
-                "0.5 seconds",
-                misconception="the workers take turns at being busy",
-                answer="Half a second of work would need an order. There was none.",
-            ),
-            Choice("nearly 0"),
-        ),
-        why="A process that waits for an order sleeps: the operating system gives it no core until something comes.",
     ),
     Prediction(
         "00.d",

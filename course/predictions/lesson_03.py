@@ -53,7 +53,7 @@ PREDICTIONS = (
             Choice("nothing"),
             Choice(
                 "24 MiB",
-                misconception="what a device gives up goes to the other ones",
+                misconception="what a device gives up goes to the others",
                 answer="The other devices have it too. A copy that is not needed is dropped, not sent.",
             ),
         ),

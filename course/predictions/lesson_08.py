@@ -31,8 +31,7 @@ PREDICTIONS = (
     Prediction(
         "08.b",
         question="Three devices start with a2, b0 and c1. Each sends to the right, and adds its own piece of the "
-        "number "
-        "that arrives. What does device 1 hold after step 1?",
+        "number that arrives. What does device 1 hold after step 1?",
         choices=(
             Choice("a2 + b2"),
             Choice(
@@ -55,8 +54,7 @@ PREDICTIONS = (
     ),
     Prediction(
         "08.c",
-        question="me = axis_index('i') inside of the function. What does pieces[me] give for a Python list of 8 "
-        "pieces?",
+        question="me = axis_index('i') inside the function. What does pieces[me] give for a Python list of 8 pieces?",
         choices=(
             Choice(
                 "on each device its own piece",
@@ -103,6 +101,30 @@ PREDICTIONS = (
     ),
     Prediction(
         "08.e",
+        question="Eight devices exchange halves, quarters and eighths of their rows of 32 bytes, then the sums the "
+        "other way round. How many steps, and how many bytes does each device send?",
+        choices=(
+            Choice("6 steps, 56 bytes"),
+            Choice(
+                "6 steps, 192 bytes",
+                misconception="each step sends the whole row",
+                answer="That is doubling, twice. Here a step of the first half sends half as much as the one before.",
+            ),
+            Choice(
+                "14 steps, 56 bytes",
+                misconception="fewest bytes need most steps",
+                answer="The bytes are right. But each exchange is with one partner, and there are three distances.",
+            ),
+            Choice(
+                "6 steps, 28 bytes",
+                misconception="a reduce-scatter is an all-reduce",
+                answer="16 + 8 + 4 bytes are the first half. The finished pieces must be handed around as well.",
+            ),
+        ),
+        why="16 + 8 + 4 bytes, then 4 + 8 + 16: the bytes of the ring, in 6 steps instead of 14.",
+    ),
+    Prediction(
+        "08.f",
         question="Rows of 4 KiB. Which all-reduce by hand is the slowest?",
         choices=(
             Choice(
@@ -118,6 +140,6 @@ PREDICTIONS = (
             ),
             Choice("the ring of pieces, with the most steps"),
         ),
-        why="For small blocks the steps decide: 14 that wait for each other, beside 7 and 3.",
+        why="For small blocks the steps decide: 14 that wait for each other, beside 7, 6 and 3.",
     ),
 )

@@ -17,13 +17,13 @@ PREDICTIONS = (
             Choice(
                 "8,192: half, by a reduce_scatter",
                 misconception="the product must still be completed, in parts",
-                answer="Even its parts need not be complete: a sum of partial sums is a partial sum.",
+                answer="Even its parts need not be complete: the sum of a partial matrix is a partial sum.",
             ),
             Choice("4: one number"),
             Choice(
                 "0",
                 misconception="one program is one device",
-                answer="Each device has half of every sum. What they have must be added at some time.",
+                answer="Each device has half of every sum. The halves must be added at some point.",
             ),
         ),
         why="Each device adds up its partial matrix to one partial number of 4 bytes; only that is reduced.",
@@ -47,7 +47,7 @@ PREDICTIONS = (
             Choice(
                 "never: a traced function does not print",
                 misconception="Python is compiled as well",
-                answer="At the trace Python runs as always; it is what it does to tensors that is written down.",
+                answer="At the trace Python runs as always; what it does to tensors is written down.",
             ),
         ),
         why="Shape and dtype are the same in all four calls, so one trace serves them; the layouts need two programs.",
@@ -59,7 +59,7 @@ PREDICTIONS = (
             Choice(
                 "1",
                 misconception="a Python number has no dtype",
-                answer="An int becomes i64, a float f32: another dtype, so another trace.",
+                answer="An int becomes i64, a float f32: two dtypes, so two traces.",
             ),
             Choice(
                 "3",
@@ -100,8 +100,7 @@ PREDICTIONS = (
             Choice(
                 "once, and once",
                 misconception="functions with the same code are the same",
-                answer="Python makes a new function object each time that it comes to a `def`, and the "
-                "object is the key.",
+                answer="Python makes a new function object each time it runs a `def`, and the object is the key.",
             ),
             Choice(
                 "3 times, and 3 times",

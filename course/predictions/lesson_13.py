@@ -26,7 +26,7 @@ PREDICTIONS = (
     ),
     Prediction(
         "13.b",
-        question="Every byte to and from CPU 1 is 50 ms late. Ten additions and a fetch take about …",
+        question="Every byte to and from CPU 1 is delayed by 50 ms. Ten additions and a fetch take about …",
         choices=(
             Choice(
                 "1,000 ms",
@@ -42,7 +42,7 @@ PREDICTIONS = (
             Choice(
                 "600 ms",
                 misconception="each order is late by itself, and the answer once more",
-                answer="All ten are late by the same 50 ms: they are under way at the same time.",
+                answer="All ten are delayed by the same 50 ms: they travel at the same time.",
             ),
         ),
         why="The orders travel one behind the other, without waiting. One way there and one way back: 100 ms.",
@@ -78,10 +78,10 @@ PREDICTIONS = (
             Choice(
                 "the bytes that each device sends, six times",
                 misconception="a device sends more when its neighbours are far away",
-                answer="A device sends what the program says, and that is the same. Only the way is another.",
+                answer="A device sends what the program says, and that is the same. Only the path differs.",
             ),
         ),
-        why="With `model` first, the eight devices that share a matrix are in eight boxes: all of it goes through "
-        "the narrow wires.",
+        why="With `model` first, the eight devices that share a matrix are in eight boxes: all their traffic goes "
+        "through the narrow wires.",
     ),
 )

@@ -46,48 +46,57 @@ def part_before_down(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
     return torch.relu(x @ up[:, k * 1024 : (k + 1) * 1024])
 
 
-def place(tensors: Sequence[Tensor], room: int) -> list[Any]:
+def place(tensors: Sequence[Tensor], room: dict[Any, int]) -> list[Any]:
     """00.2: the first device that has room."""
-    kept = dict.fromkeys(ts.devices(), 0)
     placed = []
     for tensor in tensors:
-        for device in kept:
-            if kept[device] + tensor.nbytes <= room:
-                kept[device] += tensor.nbytes
+        for device in room:
+            if tensor.nbytes <= room[device]:
+                room[device] -= tensor.nbytes
                 placed.append(ts.device_put(tensor, device))
                 break
     return placed
 
 
-def place_on_one(tensors: Sequence[Tensor], room: int) -> list[Any]:
+def place_on_one(tensors: Sequence[Tensor], room: dict[Any, int]) -> list[Any]:
     """All on CPU 0."""
     return [ts.device_put(tensor, ts.devices()[0]) for tensor in tensors]
 
 
-def place_in_turn(tensors: Sequence[Tensor], room: int) -> list[Any]:
+def place_in_turn(tensors: Sequence[Tensor], room: dict[Any, int]) -> list[Any]:
     """As many tensors on each, not as many bytes."""
     return [ts.device_put(tensor, ts.devices()[number % 8]) for number, tensor in enumerate(tensors)]
 
 
-def place_by_numel(tensors: Sequence[Tensor], room: int) -> list[Any]:
+def place_by_numel(tensors: Sequence[Tensor], room: dict[Any, int]) -> list[Any]:
     """Numbers are counted for bytes."""
-    kept = dict.fromkeys(ts.devices(), 0)
     placed = []
     for tensor in tensors:
-        for device in kept:
-            if kept[device] + tensor.numel() <= room:
-                kept[device] += tensor.numel()
+        for device in room:
+            if tensor.numel() <= room[device]:
+                room[device] -= tensor.numel()
                 placed.append(ts.device_put(tensor, device))
                 break
     return placed
 
 
-def place_halved(tensors: Any, room: int) -> Any:
+def place_without_room(tensors: Sequence[Tensor], room: dict[Any, int]) -> list[Any]:
+    """Always on the device that has got the least so far, whatever room it has."""
+    taken = dict.fromkeys(room, 0)
+    placed = []
+    for tensor in tensors:
+        device = min(taken, key=lambda each: taken[each])
+        taken[device] += tensor.nbytes
+        placed.append(ts.device_put(tensor, device))
+    return placed
+
+
+def place_halved(tensors: Any, room: Any) -> Any:
     """Wrong: makes them fit by other numbers of half the size."""
     return place([tensor.half() for tensor in tensors], room)
 
 
-def place_nowhere(tensors: Sequence[Tensor], room: int) -> list[Tensor]:
+def place_nowhere(tensors: Sequence[Tensor], room: dict[Any, int]) -> list[Tensor]:
     """No device is involved."""
     return list(tensors)
 
@@ -109,6 +118,7 @@ ANSWERS = {
             Wrong(place_on_one, "All are on one device"),
             Wrong(place_in_turn, "counts tensors"),
             Wrong(place_by_numel, "`numel` counts numbers"),
+            Wrong(place_without_room, "as much room as the emptiest"),
             Wrong(place_nowhere, "Which function sends it"),
             Wrong(place_halved, "a count of the bytes"),
         ),

@@ -89,12 +89,13 @@ ANSWERS = {
         ),
     ),
     "03.3": Answers(
-        solution=[P(("a", "b")), P(None, ("a", "b"))],
+        solution=[P("a1", ("b", "a2"))],
         wrong=(
-            Wrong([P()], "name both axes"),
-            Wrong([P("a")], "name both axes"),
-            Wrong([P(("a", "b"))], "several exchanges"),
-            Wrong([P(("a", "b")), P(("b", "a"))], "sends whole shards"),
+            Wrong([P()], "name all three axes"),
+            Wrong([P(("a1", "a2"))], "name all three axes"),
+            Wrong([P("a1", ("a2", "b"))], "several exchanges"),
+            Wrong([P(("a1", "a2", "b")), P(None, ("a1", "a2", "b"))], "the library's own path"),
+            Wrong([P(("a1", "a2", "b")), P("a1", ("a2", "b"))], "more often than they have to"),
         ),
     ),
 }

@@ -99,6 +99,12 @@ def gather_in_three(row: Any) -> Any:
     return unordered_gather(row)[(torch.arange(8) - ts.lax.axis_index("i")) % 8]
 
 
+def gather_by_index_copy(row: Any) -> Any:
+    """Right but for the index, which has 32 bits."""
+    places = (torch.arange(8) + ts.lax.axis_index("i")).int() % 8
+    return torch.zeros(8, 8).index_copy(0, places, unordered_gather(row))
+
+
 def gather_in_seven(row: Any) -> Any:
     """Row by row around the ring."""
     arrived = [row]
@@ -131,23 +137,25 @@ ANSWERS = {
         ),
     ),
     "08.3": Answers(
-        solution=8_800_000,
-        wrong=(
-            Wrong(8.8, "In bytes, please"),
-            Wrong(11_000_000, "With 8 devices it is 2 · 7/8"),
-            Wrong(5_176_470, "one half of the ring's bytes"),
-            Wrong(3_200_000, "one half of the ring's steps"),
-            Wrong(1_000_000, "How many steps more"),
-        ),
-    ),
-    "08.4": Answers(
         solution=gather_in_three,
         wrong=(
             Wrong(gather_in_seven, "Right, in 7 steps"),
+            Wrong(gather_by_index_copy, "Convert it by `.long()`"),
             Wrong(unordered_gather, "in another order on each device"),
             Wrong(lambda row: ts.lax.all_gather(row, "i"), "Build it from `ppermute` alone"),
             Wrong(lambda row: gather_in_three(row).flatten(), "All in one dim"),
             Wrong(lambda row: row.reshape(1, 8).expand(8, 8), "From how far away"),
+        ),
+    ),
+    "08.4": Answers(
+        solution=10_666_667,
+        wrong=(
+            Wrong(10.7, "In bytes, please"),
+            Wrong(16_000_000, "With 8 devices it is 2 · 7/8"),
+            Wrong(4_923_077, "one half of the ring's bytes"),
+            Wrong(1_333_333, "one half of the ring's steps"),
+            Wrong(8_800_000, "That is doubling alone"),
+            Wrong(1_000_000, "How many more steps"),
         ),
     ),
 }

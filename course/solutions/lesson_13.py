@@ -93,7 +93,7 @@ ANSWERS = {
             Wrong((P(), P(None, ("host", "device")), P(("host", "device"))), "Which axis may that be"),
             Wrong((P(), P(None, "device"), P("device")), "do the same work"),
             Wrong((P("host"), P(), P()), "can share each matrix"),
-            Wrong((P(None, "host"), P(None, "device"), P("device")), "do the products not sum over"),
+            Wrong((P(None, "host"), P(None, "device"), P("device")), "do the products not sum"),
         ),
     ),
     "13.3": Answers(

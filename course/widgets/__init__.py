@@ -10,6 +10,7 @@
     axes          lesson 05: choose in_axes and out_axes; which numbers make up an example
     sharding      lesson 02: choose mesh, array and spec; what each device holds, and how many bytes
     array_moves   lesson 03: choose where an array is and where it goes; every step of the move on every device
+    rounds        lesson 08: the rounds of three all-reduces on a circle; which is fastest, by wires and row size
     stepper       lessons 07 and 08: step through a collective; what each device sends to which
     views         lesson 06: the whole beside one device, under pmap and shard_map
     layouts       lesson 04: layouts of the operands in; program, layout of the result, bytes and work out
@@ -46,6 +47,7 @@ from course.widgets.layouts import layout_table
 from course.widgets.loss_curve import loss_curve
 from course.widgets.memory import memory_by_kind
 from course.widgets.planner import machine_planner
+from course.widgets.rounds import exchange_rounds
 from course.widgets.schedule import program_schedule
 from course.widgets.sharding import sharding_explorer
 from course.widgets.spans import time_line
@@ -61,6 +63,7 @@ __all__ = [
     "collective_stepper",
     "counter_map",
     "device_panel",
+    "exchange_rounds",
     "layout_costs",
     "layout_table",
     "loss_curve",

@@ -44,10 +44,13 @@ def draw(now: PoolNow) -> Sheet:
         >>> draw(PoolNow(1, (DeviceNow("CPU 0", "lives", 7, 150 * MIB, 0),))).piece.svg.count("<circle")
         1
     """
-    most = max([device.array_nbytes for device in now.devices] + [1])
+    most = now.room_nbytes or max([device.array_nbytes for device in now.devices] + [1])
     cells = [_cell(device, most) for device in now.devices]
     rows = [beside(cells[k : k + COLUMNS], gap=16) for k in range(0, len(cells), COLUMNS)]
-    heading = paragraph([f"the kernel is pid {now.kernel_pid}; it gives orders to {len(cells)} devices"], fill=MUTED)
+    lines = [f"the kernel is pid {now.kernel_pid}; it gives orders to {len(cells)} devices"]
+    if now.room_nbytes:
+        lines.append(f"a full bar is {now.room_nbytes / MIB:g} MiB of Arrays")
+    heading = paragraph(lines, fill=MUTED)
     endings = [device.ending for device in now.devices if device.ending]
     return Sheet(_title(now), stack([heading, *rows, *([paragraph(endings)] if endings else [])], gap=14))
 
@@ -75,8 +78,11 @@ def describe(now: PoolNow) -> str:
     return "\n".join([*lines, *(device.ending for device in now.devices if device.ending)])
 
 
-def device_panel() -> Explorer[PoolNow]:
+def device_panel(room_nbytes: int | None = None) -> Explorer[PoolNow]:
     """The panel of the devices that there are, with controls that do what the lesson does in code.
+
+    Args:
+        room_nbytes: the bytes of a full bar, such as the limit of a device; None: as many as the fullest keeps.
 
     Returns:
         An Explorer: *refresh*; a device to choose, and buttons *stop*, *resume* and *kill* for it; and *restart all*.
@@ -102,7 +108,7 @@ def device_panel() -> Explorer[PoolNow]:
         act("stops", stops, lambda: _send(device, signal.SIGSTOP))
         act("continues", continues, lambda: _send(device, signal.SIGCONT))
         act("kills", kills, lambda: _send(device, signal.SIGKILL))
-        return pool_now()
+        return pool_now(room_nbytes)
 
     controls: list[Control] = [
         Press("looks", "refresh"),
@@ -178,8 +184,8 @@ def _lamp(state: str) -> Piece:
 
 
 def _bar(device: DeviceNow, most: int) -> Piece:
-    """How many bytes of Arrays it keeps, the whole width being the most that any device keeps; lost ones are hollow."""
-    width = (WIDTH - 8) * device.array_nbytes / most
+    """How many bytes of Arrays it keeps, the whole width being `most`; lost ones are hollow."""
+    width = (WIDTH - 8) * min(device.array_nbytes / most, 1)
     frame = f'<rect width="{number(WIDTH - 8)}" height="{number(BAR_HEIGHT)}" fill="none" stroke="{MUTED}"/>'
     fill = "none" if device.state == IS_GONE else "#0072B2"
     filled = f'<rect width="{number(width)}" height="{number(BAR_HEIGHT)}" fill="{fill}" stroke="{INK}"/>'

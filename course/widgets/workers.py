@@ -43,14 +43,19 @@ class PoolNow:
     Attributes:
         kernel_pid: the process that gives the orders.
         devices: ids ascending.
+        room_nbytes: the bytes of a full bar; None: as many as the fullest device keeps.
     """
 
     kernel_pid: int
     devices: tuple[DeviceNow, ...]
+    room_nbytes: int | None = None
 
 
-def pool_now() -> PoolNow:
+def pool_now(room_nbytes: int | None = None) -> PoolNow:
     """Look at all devices.
+
+    Args:
+        room_nbytes: the bytes of a full bar.
 
     Returns:
         Each device's state, pid and memory. Devices that were not started are started.
@@ -63,7 +68,8 @@ def pool_now() -> PoolNow:
         ['CPU 0', 'CPU 1']
     """
     kept = ts.live_arrays().nbytes
-    return PoolNow(os.getpid(), tuple(_device_now(device, kept.get(device, 0)) for device in ts.devices()))
+    devices = tuple(_device_now(device, kept.get(device, 0)) for device in ts.devices())
+    return PoolNow(os.getpid(), devices, room_nbytes)
 
 
 def _device_now(device: ts.Device, array_nbytes: int) -> DeviceNow:

@@ -53,6 +53,14 @@ def test_bars_are_as_long_as_the_bytes_and_lost_bytes_are_hollow() -> None:
     assert by_fill["none"].count(whole) == 4 and whole / 2 in by_fill["none"]
 
 
+def test_with_a_limit_a_full_bar_is_the_limit_and_the_picture_says_so() -> None:
+    half = PoolNow(100, (DeviceNow("CPU 0", "lives", 101, 160 * MIB, 8 * MIB),), room_nbytes=16 * MIB)
+    root = ElementTree.fromstring(card("the devices", draw(half)))
+    frame, bar = [float(node.get("width", 0)) for node in root.iter(f"{SVG}rect") if node.get("height") == "8"]
+    assert bar == frame / 2
+    assert "a full bar is 16 MiB of Arrays" in [node.text for node in root.iter(f"{SVG}text")]
+
+
 def test_the_words_say_the_same() -> None:
     assert describe(NOW) == (
         "kernel  pid 100\n"

@@ -111,6 +111,19 @@ def test_nothing_is_done_where_nothing_changes() -> None:
     assert steps(moved((4, 2), ((0,), (1,)), ((0,), (1,)), (16, 16))) == []
 
 
+def test_a_stop_that_splits_axes_used_together_sends_less_than_the_path_that_keeps_them() -> None:
+    mesh, mebibyte = ts.AbstractMesh((2, 2, 2), ("a", "b", "c")), 2**20
+    have, stop, want = ts.P(("a", "b"), "c"), ts.P("a", ("c", "b")), ts.P("c", ("a", "b"))
+
+    def sent(start: ts.PartitionSpec, end: ts.PartitionSpec) -> int:
+        like = ts.ShapeDtypeStruct((1024, 8192), F32, sharding=ts.NamedSharding(mesh, start))
+        target = ts.NamedSharding(mesh, end)
+        return ts.jit(lambda x: x, out_shardings=target).lower(like).compile().cost_analysis().nbytes
+
+    assert sent(have, want) == 7.5 * mebibyte
+    assert [sent(have, stop), sent(stop, want)] == [2 * mebibyte, 4 * mebibyte]
+
+
 def test_a_value_that_two_ops_need_elsewhere_moves_once() -> None:
     builder = Builder(tuple(range(8)), (8,))
     x = ShardedVar(0, (16, 16), F32, ((0,), ()))

@@ -100,8 +100,8 @@ _moves: Recent[Any, Program] = Recent(1024)
 def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
     """The program that reshards an array from one layout to another.
 
-    Communication: over one device order, the collectives that send the fewest bytes (`partition.reshard`); otherwise
-    blocks from device to device.
+    Communication: over one device order, of the collectives on the program's axes those that send the fewest bytes
+    (`partition.reshard`); otherwise blocks from device to device.
     """
     key = (have, want, shape, dtype)
     program = _moves.get(key)

@@ -13,6 +13,10 @@ A path is a chain of steps, each from one layout to a neighbouring one:
 less than what a device misses of its new block, and the fewest steps win among equals. It starts from every layout that
 the value already has in the program: what was gathered or combined for one op is at hand for the next.
 
+The layouts between are those that the program's axes can express. Mesh axes that all layouts of a program use together
+are one of its axes, so no step splits them, although a path that does may send less: on a mesh of 2 x 2 x 2 with axes
+a, b, c, P(("a", "b"), "c") to P("c", ("a", "b")) sends 15/8 of a shard, and by way of P("a", ("c", "b")) 12/8.
+
 What shows the dims of another value in another order, as `w.t()`, is brought nowhere itself: the other value is, and is
 shown again. So `w` and `w.t()` share what is gathered.
 """
