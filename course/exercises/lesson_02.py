@@ -1,7 +1,10 @@
 """Lesson 02: where does the array live?"""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 import tinyshard as ts
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
@@ -11,7 +14,6 @@ __all__ = ["EXERCISES"]
 
 P = ts.P
 NAMES = ("a", "b", "c")
-LAYER = {"up": (1024, 8192), "down": (8192, 1024)}
 # what would let the library compute the bytes
 LIBRARYS = {"NamedSharding", "shard_shape", "device_put", "addressable_shards", "make_mesh", "AbstractMesh"}
 
@@ -80,28 +82,30 @@ def judge_bytes(nbytes_on_a_device: Callable[..., Any]) -> Verdict:
     return PASSED
 
 
-def judge_layer(answer: Any) -> Verdict:
-    """Sixteen MiB with gradients, whole columns of `up`, and blocks of `down` that match those of `up`."""
-    for spec in answer:
-        if not isinstance(spec, P):
-            return _is_no_spec(spec)
-    mesh = ts.AbstractMesh((4, 2), ("data", "model"))
-    shardings = {name: ts.NamedSharding(mesh, spec) for name, spec in zip(LAYER, answer, strict=True)}
-    shapes = {name: shardings[name].shard_shape(LAYER[name]) for name in LAYER}
-    mebibytes = 2 * sum(rows * columns for rows, columns in shapes.values()) * 4 / 2**20
-    told = f"shards {shapes['up']} and {shapes['down']}, {mebibytes} MiB with the gradients"
-    if shapes["up"][0] != 1024:
-        return differs(
-            told, "The rows of `up` are cut. A device needs whole columns of it to make its part of `hidden`."
-        )
-    if mebibytes > 16:
-        return differs(told, "Half of the devices hold what others hold, too. Which axis of the mesh cuts nothing?")
-    cuts = {name: shardings[name].devices_indices_map(LAYER[name]) for name in LAYER}
-    if any(cuts["up"][device][1] != cuts["down"][device][0] for device in cuts["up"]):
-        return differs(
-            told, "Compare a device's columns of `up` with its rows of `down`: they must be the same numbers."
-        )
-    return PASSED if mebibytes == 16 else differs(told)
+def judge_box(stays_in_a_box: Callable[..., Any]) -> Verdict:
+    """Every axis of meshes whose devices are in order, and of one whose devices are not."""
+    devices = np.array(ts.devices())
+    grids = {
+        "the mesh of 4 x 2": devices.reshape(4, 2),
+        "the mesh of 2 x 4": devices.reshape(2, 4),
+        "the mesh of 2 x 2 x 2": devices.reshape(2, 2, 2),
+        "a mesh with CPU 4 and CPU 3 exchanged": devices[[0, 1, 2, 4, 3, 5, 6, 7]].reshape(4, 2),
+    }
+    for name, grid in grids.items():
+        mesh = ts.Mesh(grid, NAMES[: grid.ndim])
+        for (place, axis), per_box in itertools.product(enumerate(mesh.axis_names), (2, 4, 8)):
+            boxes = np.array([device.id // per_box for device in grid.flat]).reshape(grid.shape)
+            is_within = bool((boxes == boxes.take([0], axis=place)).all())
+            got = stays_in_a_box(mesh, axis, per_box)
+            if got is None:
+                return differs("it returns None")
+            if bool(got) == is_within:
+                continue
+            told = f"on {name}, {per_box} devices a box, axis {axis!r}: {got}, not {is_within}"
+            if "exchanged" in name:
+                return differs(told, "Ask each device for its `id`, and look at all lines along the axis.")
+            return differs(told, "Along `a` of the mesh of 4 x 2 are CPU 0, 2, 4 and 6. In which boxes are these?")
+    return PASSED
 
 
 EXERCISES = (
@@ -129,15 +133,15 @@ EXERCISES = (
     ),
     Exercise(
         "02.3",
-        judge_layer,
+        judge_box,
         (
-            "Two matrices of 32 MiB and two gradients are 128 MiB. Into how many different blocks must each be cut?",
-            "The rows of `up` stay whole. How many axes of the mesh are needed to cut its columns into so many blocks?",
-            "Section 5 cuts one dim by two axes. Which dim of `down` meets the columns of `up`, and in which order of "
-            "names?",
+            "The box of a device is `device.id // per_box`. Which devices must have the same one?",
+            "A line along the axis: all other places are fixed. On 4 × 2 are two lines along `a`, four along `b`.",
+            "`mesh.devices.swapaxes(k, -1)`, with k the place of the axis in `mesh.axis_names`, has each line in its "
+            "last dim.",
         ),
-        stub=(P(None, "model"), P("model", None)),
-        why="Both axes cut, so no device holds copies. The same tuple in both specs gives each device the rows of "
-        "`down` that belong to its columns of `up`.",
+        why="All devices of a line along the axis are in one box, whatever line it is. The last axis of a mesh in "
+        "ascending order changes fastest, so it stays in a box if its size divides the box's. Put there what "
+        "communicates most.",
     ),
 )

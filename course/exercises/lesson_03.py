@@ -132,9 +132,7 @@ def judge_stops(stops: Any) -> Verdict:
     if most > 1:
         return differs(told, "A move that takes several exchanges has a stop in it. What does each device hold there?")
     if sent == BY_THE_LIBRARY:
-        return differs(
-            told, "That is the library's own path: all eight devices exchange in the middle. Is that needed?"
-        )
+        return differs(told, "That is the library's own path: in its middle all eight exchange. Is that needed?")
     return differs(told, "Some blocks change their shape, or their device, more often than they have to.")
 
 
@@ -169,7 +167,7 @@ EXERCISES = (
             "6 MiB?",
             "One stop is enough. One of the two moves makes the shape that a shard has at the end, the other one "
             "brings the blocks to their devices.",
-            "An all-to-all moves the last axis of a tuple to the end of the other dim's. Which axis of size 2, moved so, "
+            "An all-to-all moves the last axis of a tuple to the end of the other dim's. Which axis of 2, moved so, "
             "makes shards of 512 rows?",
         ),
         stub=[],

@@ -21,7 +21,7 @@ HEADING = "When the call returns, when a device computes, when the result is the
 
 MOST_CALLS = 4
 SIZES = (200, 2000)
-WIDTH, ROW, NAMES_WIDTH = 560, 34, 90
+WIDTH, ROW, QUEUE_ROW, NAMES_WIDTH = 560, 34, 60, 90
 _RECORDED = f"recorded on a machine of {CORES} cores: press the button to measure on yours"
 # orange, grey, sky blue, vermilion: distinct for any kind of colour vision; the words are beside them too
 KINDS = {
@@ -173,13 +173,14 @@ def _run(x: torch.Tensor, count: int, *, waits_each: bool) -> tuple[list[tuple[f
 def draw(line: TimeLine) -> Sheet:
     """Three lanes: your cell, the queue, CPU 0; to scale, time runs to the right."""
     whole_ms, digits = line.calls[-1].ready_ms, _digits(line)
-    lanes = ("your cell", "queue", "CPU 0")
-    parts = [text(lane, 0, ROW * (k + 0.5), 13, fill=INK, anchor="start") for k, lane in enumerate(lanes)]
+    tops = {"your cell": 0.0, "queue": ROW, "CPU 0": ROW + QUEUE_ROW}
+    middles = {lane: top + (QUEUE_ROW if lane == "queue" else ROW) / 2 for lane, top in tops.items()}
+    parts = [text(lane, 0, middle, 13, fill=INK, anchor="start") for lane, middle in middles.items()]
     for lane, kind, call, start_ms, end_ms in line.spans():
         x, width = (ms / whole_ms * WIDTH for ms in (start_ms, end_ms - start_ms))
         # several calls may be in the queue at once: each has its own line there
-        height = ROW - 10 if lane != "queue" else (ROW - 8) / MOST_CALLS
-        y = ROW * lanes.index(lane) + (5 if lane != "queue" else 4 + (call - 1) * height)
+        height = ROW - 10 if lane != "queue" else (QUEUE_ROW - 8) / MOST_CALLS
+        y = tops[lane] + (5 if lane != "queue" else 4 + (call - 1) * height)
         tip = f"{kind} of product {call}: from {start_ms:.{digits}f} to {end_ms:.{digits}f} ms"
         parts.append(
             f'<g><title>{tip}</title><rect x="{number(NAMES_WIDTH + x)}" y="{number(y)}" '
@@ -187,10 +188,11 @@ def draw(line: TimeLine) -> Sheet:
             'stroke-width="0.5"/>'
         )
         words = f"{kind} {call}"
-        if lane != "queue" and width > 7 * len(words):
-            parts.append(text(words, NAMES_WIDTH + x + width / 2, y + height / 2, 12, fill=ink(KINDS[kind])))
+        size = 12 if lane != "queue" else 10
+        if width > 7 * len(words):
+            parts.append(text(words, NAMES_WIDTH + x + width / 2, y + height / 2, size, fill=ink(KINDS[kind])))
         parts.append("</g>")
-    lanes_piece = Piece("".join(parts), NAMES_WIDTH + WIDTH, ROW * len(lanes))
+    lanes_piece = Piece("".join(parts), NAMES_WIDTH + WIDTH, tops["CPU 0"] + ROW)
     pieces = [paragraph([_heading(line)]), lanes_piece, _scale(whole_ms), _legend(), paragraph(_told(line))]
     return Sheet(f"{_heading(line)}: {_told(line)[0]}", stack([*pieces, paragraph([line.origin], size=11, fill=MUTED)]))
 
