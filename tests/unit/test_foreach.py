@@ -57,3 +57,28 @@ def test_an_update_of_many_parameters_takes_few_steps(kind) -> None:
     state = optimizer.init(params)
     program = ts.jit(optimizer.update).lower(params, params, state).compile().program
     assert len(program.steps) <= 30
+
+
+ON_ONE_LINE = {
+    "a number first": lambda x, y: [torch.sub(1, v) for v in (x, y)],
+    "a factor first": lambda x, y: [torch.mul(2.0, v) for v in (x, y)],
+    "an alpha": lambda x, y: [torch.add(v, 2.0, alpha=3) for v in (x, y)],
+    "an alpha of tensors": lambda x, y: [torch.add(v, w, alpha=3) for v, w in ((x, y), (y, x))],
+    "a power": lambda x, y: [3.0**v for v in (x, y)],
+}
+
+
+@for_every_row(ON_ONE_LINE)
+def test_two_calls_on_one_line_are_torchs_whether_or_not_an_op_of_lists_takes_them(name: str) -> None:
+    x, y = torch.rand(8, 3) + 0.5, torch.rand(8, 3) + 0.5
+    for result, wanted in zip(ts.jit(ON_ONE_LINE[name])(x, y), ON_ONE_LINE[name](x, y), strict=True):
+        torch.testing.assert_close(ts.device_get(result), wanted)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "Adamax", "Rprop", "NAdam", "RAdam", "Adagrad", "RMSprop", "SGD"])
+def test_an_update_of_parameters_in_parts_communicates_nothing(kind) -> None:
+    rows = ts.NamedSharding(ts.make_mesh((8,), ("d",)), P("d"))
+    params = {name: ts.device_put(torch.ones(8, 4), rows) for name in "ab"}
+    optimizer = ts.optim.functional(getattr(torch.optim, kind), lr=0.1)
+    state = optimizer.init(params)
+    assert not ts.collectives_in(ts.jit(optimizer.update).lower(params, params, state).compile())

@@ -40,7 +40,7 @@ from tinyshard.compile.simplify import Written, numbered_anew
 from tinyshard.core import config
 from tinyshard.core.collectives import COLLECTIVES, group_size
 from tinyshard.core.program import Eqn, Program, Value, values_in
-from tinyshard.partition.foreach import SINGLE, of_lists
+from tinyshard.partition.foreach import SINGLE, of_lists, takes_lists
 from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
 _REDUCE = {"all_reduce", "reduce_scatter"}  # whose results are no larger than their operands
@@ -73,7 +73,7 @@ def _collectives(program: Program, number: int, step: Eqn) -> Hashable | None:
     """The kind of a collective: those of one kind are one exchange."""
     if step.op not in COLLECTIVES or not COLLECTIVES[step.op].communicates:
         return None
-    (meta,) = {program.metas[x.number] for x in step.args[:1]}
+    meta = program.metas[step.args[0].number]
     reason = next(((r.op, r.why) for k, r in program.reasons if k == number), None)
     return None if meta is None else (step.op, repr(sorted(step.kwargs.items())), meta.dtype, reason)
 
@@ -85,6 +85,8 @@ def _small_ops(program: Program, number: int, step: Eqn) -> Hashable | None:
     metas = [program.metas[n] for n in (*(x.number for x in values_in((step.args, step.kwargs))), *step.results)]
     dtypes = {meta and meta.dtype for meta in metas}
     if len(dtypes) > 1 or any(m is None or not m.dtype.is_floating_point or m.nbytes > _SMALL_NBYTES for m in metas):
+        return None
+    if not takes_lists(step.op, [isinstance(a, Value) for a in step.args], step.kwargs):
         return None
     line = program.lines[number] if program.lines else None
     numbers = [None if isinstance(a, Value) else (type(a), a) for a in step.args]

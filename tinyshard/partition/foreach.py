@@ -1,7 +1,8 @@
 """Ops on lists of tensors, `torch._foreach_add`, and the op that each computes of one tensor.
 
 torch's optimizers compute with them where they are asked for `foreach=True`. They are partitioned tensor by tensor, so
-each keeps the layout that it has; `compile.combine` makes one step of what is small enough.
+each keeps the layout that it has; `compile.combine` makes one step of what is small enough. Of an op of lists without a
+row here every operand is gathered.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ FOREACH: dict[Any, Any] = {
     aten._foreach_addcmul.Scalar: aten.addcmul.default,
     aten._foreach_addcdiv.Scalar: aten.addcdiv.default,
     aten._foreach_maximum.List: aten.maximum.default,
+    aten._foreach_abs.default: aten.abs.default,
+    aten._foreach_sign.default: aten.sign.default,
+    aten._foreach_copy.default: aten.copy.default,
     aten._foreach_neg.default: aten.neg.default,
     aten._foreach_sqrt.default: aten.sqrt.default,
     aten._foreach_reciprocal.default: aten.reciprocal.default,
@@ -66,3 +70,15 @@ def of_lists(single: str, takes_list: list[bool]) -> str:
     """
     names = [str(op) for op, of_one in FOREACH.items() if str(of_one) == single]
     return next(n for n in names if len(names) == 1 or n.endswith(".List") == all(takes_list))
+
+
+def takes_lists(single: str, is_tensor: list[bool], kwargs: dict[str, Any]) -> bool:
+    """Whether an op of lists stands for several calls with tensors at these places, and these keyword arguments.
+
+    Example:
+        >>> takes_lists("aten.mul.Tensor", [True, False], {}), takes_lists("aten.mul.Tensor", [False, True], {})
+        (True, False)
+    """
+    op = next(op for op, of_one in FOREACH.items() if str(op) == of_lists(single, is_tensor))
+    lists = [str(argument.type) == "List[Tensor]" for argument in op._schema.arguments]
+    return lists[: len(is_tensor)] == is_tensor and set(kwargs) <= {argument.name for argument in op._schema.arguments}

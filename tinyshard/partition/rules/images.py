@@ -39,6 +39,12 @@ def folded(call: Call) -> Rule:
     return call.text("... (c [k]) _ -> ... c _ _", sizes=sizes, passes="summed")
 
 
+def unfolded(call: Call) -> Rule:
+    """im2col: each channel becomes the k elements of a window, channel by channel; padding is with zeros."""
+    sizes = {"c": call.shape[-3], "k": math.prod(call["kernel_size"])}
+    return call.text("... c _ _ -> ... (c [k]) _", sizes=sizes, passes="summed")
+
+
 def _resized(stem: str, count: int) -> dict[str, Row]:
     size = {"input_size": "n c"}
     forward, backward = (images("n c # -> n c #", count, "summed", **of) for of in ({}, size))
@@ -59,6 +65,7 @@ ROWS: dict[str, Row] = {
     "pixel_shuffle": shuffled(is_inverse=False, factor="upscale_factor"),
     "pixel_unshuffle": shuffled(is_inverse=True, factor="downscale_factor"),
     "col2im": folded,
+    "im2col": unfolded,
     "channel_shuffle": "n [c] ... -> n [c] ...",
     "grid_sampler_2d": "n c _ _, n h w _ -> n c h w",
     "grid_sampler_3d": "n c _ _ _, n d h w _ -> n c d h w",

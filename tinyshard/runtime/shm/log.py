@@ -113,9 +113,7 @@ class CallLog:
 
     def ring(self) -> None:
         """Wake the devices that got an announcement since the last call."""
-        unrung = tuple(self._unrung)
-        self._waking.wake(unrung)
-        self._unrung.difference_update(unrung)
+        self._unrung.difference_update(self._waking.wake(tuple(self._unrung)))
 
     def drop(self, device: int) -> None:
         """Note that a device is gone: its records do not take space any more."""

@@ -98,11 +98,19 @@ class Waking:
                 written.append(device)
         return written
 
-    def wake(self, devices: Sequence[int]) -> None:
-        """Let these devices read again what they wait for. Idempotent."""
+    def wake(self, devices: Sequence[int]) -> list[int]:
+        """Let these devices read again what they wait for. Idempotent.
+
+        Returns:
+            The devices that certainly read it; one that held its mutex for all of a millisecond may have looked before
+            and sleep after: it looks again in a tenth of a second, or at the next call of this.
+        """
+        woken = []
         for device in devices:
-            self.fence(device)  # a device that is about to sleep does so before this, and is woken
+            if self.fence(device):  # a device that is about to sleep does so before this, and is woken
+                woken.append(device)
             self._monitors[device].notify_all()
+        return woken
 
     def wait(self, is_true: Callable[[], bool], check: Callable[[], object] = _no_check, look_s: float = 0.0) -> None:
         """Wait until `is_true()`.
@@ -142,7 +150,7 @@ class FutexWaking(Waking):
         self._mask = _mask((own,))
         # no other process has the same, and this one has a mark again only after thousands
         step = 1 << (len(monitors) + 1).bit_length()
-        self._marks: Iterator[int] = itertools.count(own + 1, step)
+        self._marks: Iterator[int] = itertools.count(own + 1 + step, step)  # none is the word's first value
         self._until = Timespec()
         self._lock = threading.Lock()
 
@@ -174,10 +182,11 @@ class FutexWaking(Waking):
             numbers[device] = number
         return written
 
-    def wake(self, devices: Sequence[int]) -> None:
-        """Let these devices read again what they wait for. Idempotent."""
+    def wake(self, devices: Sequence[int]) -> list[int]:
+        """Let these devices read again what they wait for, and return all of them. Idempotent."""
         self._word[0] = next(self._marks) & _MOST
         _quick_syscall(_FUTEX, self._address, _WAKE_BITSET, _MOST, None, None, _mask(tuple(devices)))
+        return list(devices)
 
     def _sleep(self, is_true: Callable[[], bool], check: Callable[[], object]) -> None:
         word, until = self._word, self._until
