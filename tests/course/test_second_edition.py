@@ -21,12 +21,12 @@ from tests.rows import for_every_row
 SOLUTIONS = Path(__file__).parents[2] / "course/solutions"
 MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 60, 40, 15.0
 # Longer than a reader likes: what they have now is the most that they may have.
-CELLS = {LADDER: 100, "04": 72, "11": 72}
+CELLS = {LADDER: 100, "04": 67, "11": 72}
 LONGEST_LINE = 88
 MOST_PARENTHESES = 15
 UNCOUNTED = re.compile(r"```.*?```|^\|.*?$|`[^`]*`|\]\([^)]*\)|\(\d+ minutes?\)", flags=re.MULTILINE | re.DOTALL)
 # lessons whose sentences have been edited for the third edition
-EDITED = ("00", "01", "02", "03", "05", "06", "07", "08", "09", "10", "11", "12", "13", "A")
+EDITED = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "A")
 FEWEST_EXERCISES, MOST_EXERCISES = 3, 5
 EXERCISES = {LADDER: 14}  # rungs, of five cells each
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, LADDER)]
