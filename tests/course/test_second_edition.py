@@ -25,7 +25,7 @@ CELLS = {LADDER: 100, "01": 67, "02": 63, "04": 72, "07": 65, "11": 72, "12": 67
 LONGEST_LINE = 88
 MOST_PARENTHESES = 15
 UNCOUNTED = re.compile(r"```.*?```|^\|.*?$|`[^`]*`|\]\([^)]*\)|\(\d+ minutes?\)", flags=re.MULTILINE | re.DOTALL)
-EDITED = ("00", "03", "08", "09", "10", "13")  # lessons whose sentences have been edited for the third edition
+EDITED = ("00", "03", "08", "09", "10", "13", "14")  # lessons whose sentences have been edited for the third edition
 FEWEST_EXERCISES, MOST_EXERCISES = 3, 5
 EXERCISES = {LADDER: 14}  # rungs, of five cells each
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, LADDER)]
