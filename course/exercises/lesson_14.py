@@ -34,7 +34,7 @@ def _fewest(is_enough: Callable[[int], bool]) -> int:
 
 
 def judge_rows(answer: object) -> Verdict:
-    """14.1: the row from which an H100 does not wait for its memory."""
+    """14.1: the number of rows from which an H100 does not wait for its memory."""
     rows = number_in(answer)
     if not isinstance(rows, int):
         return differs(f"{answer!r} is not a whole number")
@@ -61,7 +61,7 @@ def judge_examples(answer: object) -> Verdict:
     """14.2: the batch of a device from which computing decides."""
     examples = number_in(answer)
     if not isinstance(examples, int) or not 0 < examples < 10**6:
-        return differs(f"{answer!r} is no number of examples")
+        return differs(f"{answer!r} is not a number of examples")
     if is_computing_longer(examples) and not (examples > 1 and is_computing_longer(examples - 1)):
         return PASSED
     if is_computing_longer(examples):
@@ -119,7 +119,7 @@ EXERCISES = (
         judge_examples,
         (
             "What does each of the two times depend on: the examples of a device, or the parameters?",
-            "Computing is proportional to the examples; communicating does not change. So one program tells both.",
+            "Computing is proportional to the examples; communicating does not change. So one program is enough.",
             "Take `compute_s` and `communicate_s` for 1,024 examples: by which factor must the first grow? Round up.",
         ),
         why="Gradients are as large for one example as for a million, and products grow with the examples: their ratio "
@@ -131,9 +131,9 @@ EXERCISES = (
         (
             "How many operations does one token take, for so many parameters, forward and backward?",
             "All devices together do `devices * peak_flops_per_s * mfu` operations a second that count.",
-            "All operations by the operations a second are seconds; a day has 86,400 of them.",
+            "All operations divided by the operations a second are seconds; a day has 86,400 of them.",
         ),
-        why="6 operations a parameter and token is a rule of thumb that leaves attention out. The MFU holds all that "
-        "costs time, so two numbers tell how long a training takes, and what a better MFU saves.",
+        why="6 operations a parameter and token is a rule of thumb that leaves attention out. The MFU contains all "
+        "that costs time, so two numbers tell how long a training takes, and what a better MFU saves.",
     ),
 )

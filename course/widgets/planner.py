@@ -27,6 +27,7 @@ TITLES = {
 # sky blue, orange, vermilion: distinct for any kind of colour vision; each bar also has its own height
 KINDS = (("compute", OKABE_ITO[0], 22), ("inside hosts", OKABE_ITO[1], 16), ("between hosts", OKABE_ITO[6], 10))
 BAR_WIDTH = 300  # px
+NONE, PERFECT = "none", "perfect"
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,24 @@ class Planned:
         devices: how many.
         examples: of the whole batch.
         estimates: layout → what a step costs.
+        is_overlapped: whether all communication happens while a device computes, as far as there is time.
     """
 
     machine: Machine
     devices: int
     examples: int
     estimates: dict[str, Estimate]
+    is_overlapped: bool = False
 
     @property
     def best(self) -> str:
-        """The fastest, without overlap, of the layouts that fit; of all, where none does."""
+        """The fastest of the layouts that fit; of all, where none does."""
         fitting = [name for name, total in self.estimates.items() if total.fits] or list(self.estimates)
-        return min(fitting, key=lambda name: self.estimates[name].step_s)
+        return min(fitting, key=lambda name: self.step_s(self.estimates[name]))
+
+    def step_s(self, total: Estimate) -> float:
+        """Seconds of a step: the maximum of its two parts with perfect overlap, else their sum."""
+        return total.overlapped_s if self.is_overlapped else total.step_s
 
 
 def machine_planner() -> Explorer[Planned]:
@@ -72,6 +79,7 @@ def machine_planner() -> Explorer[Planned]:
             Choice("devices", "devices", [(f"{count:,}", count) for count in DEVICES], start=64),
             Choice("batch", "examples", batches, start="all"),
             Choice("rounds", "all-reduce by", [(way, way) for way in ROUNDS], start="ring"),
+            Choice("overlap", "overlap", [(NONE, NONE), (PERFECT, PERFECT)]),
         ],
         look,
         draw,
@@ -79,7 +87,7 @@ def machine_planner() -> Explorer[Planned]:
     )
 
 
-def look(machine: Machine, devices: int, batch: str, rounds: str) -> Planned:
+def look(machine: Machine, devices: int, batch: str, rounds: str, overlap: str = NONE) -> Planned:
     """Make the programs of the layouts, and count.
 
     Args:
@@ -87,6 +95,7 @@ def look(machine: Machine, devices: int, batch: str, rounds: str) -> Planned:
         devices: how many; a multiple of 8.
         batch: "all": the batch is of one size; "each": every device adds examples of its own.
         rounds: "ring" or "halving and doubling".
+        overlap: "none" or "perfect".
 
     Communication: none.
 
@@ -96,12 +105,12 @@ def look(machine: Machine, devices: int, batch: str, rounds: str) -> Planned:
     """
     examples = WHOLE_BATCH if batch == "all" else EACH_BATCH * devices
     made = {name: estimate(step_on(name, devices, examples), machine, rounds=rounds) for name in LAYOUTS}
-    return Planned(machine, devices, examples, made)
+    return Planned(machine, devices, examples, made, overlap == PERFECT)
 
 
 def draw(planned: Planned) -> Sheet:
-    """A bar for each layout, as long as a step without overlap: compute, collectives inside the hosts, and between."""
-    longest = max(total.step_s for total in planned.estimates.values())
+    """A bar for each layout: compute, collectives inside the hosts, and between; with overlap these are beneath."""
+    longest = max(map(planned.step_s, planned.estimates.values()))
     rows = [_row(planned, name, BAR_WIDTH / longest) for name in planned.estimates]
     heading = paragraph([_heading(planned)])
     numbers = paragraph(_table(planned), size=11, is_code=True)
@@ -163,7 +172,8 @@ def _table(planned: Planned) -> list[str]:
             sized(total.nbytes),
         ]
         note = "" if total.fits else "  does not fit"
-        note = "  <- least sum" if name == planned.best and total.fits else note
+        least = "max" if planned.is_overlapped else "sum"
+        note = f"  <- least {least}" if name == planned.best and total.fits else note
         lines.append(f"{TITLES[name]:20} " + _row_of_table(cells) + note)
     lines.append("sum: no overlap, the model's upper bound; max: perfect overlap, its lower bound")
     lines.append(f"memory of a device: {sized(planned.machine.memory_nbytes)}")
@@ -180,4 +190,8 @@ def _row(planned: Planned, name: str, px_per_s: float) -> Piece:
     times = (total.compute_s, total.inside_s, total.between_s)
     parts = [(kind, value, colour, height) for (kind, colour, height), value in zip(KINDS, times, strict=True)]
     words = _bounds(total) + ("" if total.fits else ", does not fit")
+    if planned.is_overlapped:  # both begin at the same time; the longer one is the step
+        above = bar(TITLES[name], parts[:1], "", seconds, px_per_unit=px_per_s, row=22, width=BAR_WIDTH + 240)
+        below = bar("", parts[1:], words, seconds, px_per_unit=px_per_s, row=18, width=BAR_WIDTH + 240)
+        return stack([above, below], 0)
     return bar(TITLES[name], parts, words, seconds, px_per_unit=px_per_s, row=34, width=BAR_WIDTH + 240)

@@ -25,8 +25,7 @@ CELLS = {LADDER: 100, "04": 67, "11": 72}
 LONGEST_LINE = 88
 MOST_PARENTHESES = 15
 UNCOUNTED = re.compile(r"```.*?```|^\|.*?$|`[^`]*`|\]\([^)]*\)|\(\d+ minutes?\)", flags=re.MULTILINE | re.DOTALL)
-# lessons whose sentences have been edited for the third edition
-EDITED = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "A")
+EDITED = tuple(LESSONS)
 FEWEST_EXERCISES, MOST_EXERCISES = 3, 5
 EXERCISES = {LADDER: 14}  # rungs, of five cells each
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, LADDER)]

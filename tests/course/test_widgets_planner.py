@@ -1,5 +1,6 @@
 """The planner's picture: what it says of a layout is what the cost model says, and every control changes it."""
 
+import dataclasses
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -47,6 +48,24 @@ def test_a_bar_is_as_long_as_its_part_of_the_slowest_step():
     ]
 
 
+def test_with_perfect_overlap_both_parts_begin_together_and_the_longer_one_is_the_step():
+    found = planned(data=1.0, tensor=2.0)
+    overlapped = dataclasses.replace(found, is_overlapped=True)
+    svg = card("a step", draw(overlapped))
+    # 300 px stand for 20 s
+    assert bars(svg) == [
+        ("compute: 1.0 s", 15),
+        ("between hosts: 10.0 s", 150),
+        ("compute: 2.0 s", 30),
+        ("between hosts: 20.0 s", 300),
+    ]
+    parts = [
+        g.find(f"{SVG}rect") for g in ElementTree.fromstring(svg).iter(f"{SVG}g") if g.find(f"{SVG}title") is not None
+    ]
+    assert {part.get("x") for part in parts} == {"150"}
+    assert describe(overlapped).splitlines()[2].endswith("<- least max")
+
+
 def test_both_bounds_of_a_step_are_said_in_the_table_and_behind_its_bar():
     found = planned(data=1.0)
     assert describe(found).splitlines()[2].split()[2:7] == ["1.0", "s", "-", "10.0", "s"]
@@ -64,9 +83,15 @@ def test_it_opens_on_sixty_four_gpus_and_draws_anew_for_every_control():
     opened = machine_planner()
     assert opened.text.startswith("64 devices of GPU boxes (8 hosts), 65,536 examples")
     pictures = {opened.svg}
-    for moved in ({"machine": LAPTOPS}, {"devices": 8}, {"batch": "each"}, {"rounds": "halving and doubling"}):
+    for moved in (
+        {"machine": LAPTOPS},
+        {"devices": 8},
+        {"batch": "each"},
+        {"rounds": "halving and doubling"},
+        {"overlap": "perfect"},
+    ):
         pictures.add(opened.choose(**moved).svg)
-    assert len(pictures) == 5
+    assert len(pictures) == 6
 
 
 def test_tensor_parallelism_wins_where_data_parallelism_waits_for_the_ring():
