@@ -100,7 +100,7 @@ faults: test-installed
 
 doctests: test-installed
 	$(call heading,doctests: the examples in the docstrings)
-	@$(PYTEST) --doctest-modules tinyshard course
+	@$(PYTEST) $(TWO) --doctest-modules tinyshard course
 
 notebooks: test-installed
 	$(call heading,notebooks: each lesson once; then corrupted copies of what it stored)

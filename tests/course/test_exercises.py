@@ -29,18 +29,17 @@ def answers_of(id: str) -> Answers:
     return found
 
 
-# Compiled or traced over and over, and told by the judge what another wrong answer to the same exercise is told, or
-# compiled as long as another one is.
-EXPENSIVE_AND_ALIKE = ("11.2-wrong-4", "09.3-wrong-4", "16.1-wrong-2", "16.1-wrong-3")
-# A program of eight devices for each answer: of the ladder's fourteen rungs one wrong answer each.
-LADDER = "18"
+# Compiled or traced over and over, and told by the judge what another wrong answer to the same exercise is told.
+EXPENSIVE_AND_ALIKE = ("11.2-wrong-4", "09.3-wrong-4")
+# A program of eight devices for each answer: of each exercise one wrong answer.
+COMPILED = ("15", "16", "18")
 WRONG = mostly_whole(
     [
         pytest.param(id, wrong, id=f"{id}-wrong-{number}")
         for id in EXERCISES
         for number, wrong in enumerate(answers_of(id).wrong, start=1)
     ],
-    lambda row: row.id not in EXPENSIVE_AND_ALIKE and (not row.id.startswith(LADDER) or row.id.endswith("-wrong-1")),
+    lambda row: row.id not in EXPENSIVE_AND_ALIKE and (not row.id.startswith(COMPILED) or row.id.endswith("-wrong-1")),
 )
 
 

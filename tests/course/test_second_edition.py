@@ -25,7 +25,6 @@ CELLS = {LADDER: 100, "04": 67, "11": 72}
 LONGEST_LINE = 88
 MOST_PARENTHESES = 15
 UNCOUNTED = re.compile(r"```.*?```|^\|.*?$|`[^`]*`|\]\([^)]*\)|\(\d+ minutes?\)", flags=re.MULTILINE | re.DOTALL)
-EDITED = tuple(LESSONS)
 FEWEST_EXERCISES, MOST_EXERCISES = 3, 5
 EXERCISES = {LADDER: 14}  # rungs, of five cells each
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, LADDER)]
@@ -48,7 +47,7 @@ def test_a_line_of_code_is_seen_whole_and_the_marks_of_the_comparison_are_not_se
     assert [line for line in lines if len(line) > LONGEST_LINE or "NBVAL" in line] == []
 
 
-@for_every_row(EDITED)
+@for_every_row(LESSONS)
 def test_a_lessons_sentences_have_few_parentheses(lesson: str) -> None:
     """Code, tables, links and an exercise's minutes do not count."""
     assert UNCOUNTED.sub("", sections(cells_of(LESSONS[lesson]))).count("(") <= MOST_PARENTHESES

@@ -64,6 +64,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, notebooks: d
     )
 
 
+@pytest.mark.whole
 def test_good_notebooks_are_green_and_the_summary_says_what_was_tried(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ def test_an_op_gives_what_plain_torch_gives(name: str, data: Any) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(250, 800), suppress_health_check=SLOW)
+@settings(max_examples=examples(120, 800), suppress_health_check=SLOW)
 def test_an_expression_gives_what_plain_torch_gives(data: Any) -> None:
     run_expression(data.draw, data.draw(st.integers(2, 5)))
 

@@ -97,6 +97,7 @@ def test_an_interrupt_of_a_fork_server_that_starts_or_ends_leaves_nothing(monkey
     assert line > 20
 
 
+@pytest.mark.whole
 def test_an_interrupt_of_a_listener_that_starts_or_ends_leaves_its_port_free(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -164,7 +164,13 @@ OF_THE_CALLER = ["-> ts.jit(f)(x)", "tinyshard/transforms/jitted.py"]
     ("stop", "options", "commands", "frames"),
     [
         ("breakpoint()", [], "where\nquit\n", IN_THE_TRACE),  # the frames of a thread: a trace has one of its own
-        ("pass", ["-m", "pdb"], "continue\nwhere\nquit\nquit\n", [*OF_THE_CALLER, *IN_THE_TRACE]),
+        pytest.param(
+            "pass",
+            ["-m", "pdb"],
+            "continue\nwhere\nquit\nquit\n",
+            [*OF_THE_CALLER, *IN_THE_TRACE],
+            marks=pytest.mark.whole,
+        ),
     ],
     ids=["at a breakpoint", "after the error"],
 )
