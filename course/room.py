@@ -109,18 +109,28 @@ def _mark(climber: Climber, id: str) -> str:
     return "□" if climb is None else "■" if climb.is_par else "▪"
 
 
-def poll(predictions: Sequence[Prediction], counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """The lines that show how a room has answered; the right choice is marked with ✓.
+def poll(
+    predictions: Sequence[Prediction], counts: Mapping[str, Mapping[str, int]], *, answers: bool = False
+) -> Iterator[str]:
+    """The lines that show how a room has answered.
 
     Args:
         predictions: those to show.
         counts: prediction id → letter → how many.
+        answers: with ✓ at the right choice, and the belief that each wrong one stands for: a choice without a belief
+            is the right one.
 
     Example:
         >>> from course.predictions.prediction import Choice
         >>> wrong = Choice("7", "one is lost", "No."), Choice("9", "one comes in addition", "No.")
         >>> asked = Prediction("00.a", "How many devices are there?", (wrong[0], Choice("8"), wrong[1]), "We asked.")
         >>> for line in poll([asked], {"00.a": {"a": 2, "b": 4}}):
+        ...     print(line)
+        00.a  6 answers  How many devices are there?
+          a   ████████████              2  7
+          b   ████████████████████████  4  8
+          c                             0  9
+        >>> for line in poll([asked], {"00.a": {"a": 2, "b": 4}}, answers=True):
         ...     print(line)
         00.a  6 answers  How many devices are there?
           a   ████████████              2  7: one is lost
@@ -135,9 +145,9 @@ def poll(predictions: Sequence[Prediction], counts: Mapping[str, Mapping[str, in
         yield from _folded(heading, 6)
         for letter, count in chosen.items():
             choice = prediction.choice(letter)
-            mark, bar = "✓" if choice.is_right else " ", "█" * round(BAR * count / most)
-            words = _flat(choice.text) + (f": {_flat(choice.misconception)}" if choice.misconception else "")
-            yield from _folded(f"  {letter} {mark} {bar:{BAR}} {count:>2}  {words}", BAR + 11)
+            mark, bar = "✓" if answers and choice.is_right else " ", "█" * round(BAR * count / most)
+            belief = f": {_flat(choice.misconception)}" if answers and choice.misconception else ""
+            yield from _folded(f"  {letter} {mark} {bar:{BAR}} {count:>2}  {_flat(choice.text)}{belief}", BAR + 11)
 
 
 def _flat(text: str) -> str:

@@ -26,19 +26,22 @@ def show_room(arguments: argparse.Namespace) -> int:
         MissingRoomError: the folder does not exist.
         UnknownLessonError: the lesson has no predictions.
     """
-    folder = Path(arguments.folder)
+
+    def lines() -> list[str]:
+        return room_lines(Path(arguments.folder), arguments.lesson, answers=arguments.answers)
+
     if not arguments.watch:
-        print(*room_lines(folder, arguments.lesson), sep="\n")
+        print(*lines(), sep="\n")
         return 0
     try:
         while True:
-            print(CLEAR, *(f"{line}\n" for line in room_lines(folder, arguments.lesson)), sep="", flush=True)
+            print(CLEAR, *(f"{line}\n" for line in lines()), sep="", flush=True)
             time.sleep(EVERY_S)
     except KeyboardInterrupt:
         return 0
 
 
-def room_lines(folder: Path, lesson: str | None) -> list[str]:
+def room_lines(folder: Path, lesson: str | None, *, answers: bool = False) -> list[str]:
     """The lines to print: all predictions of one lesson; or of all lessons those that have an answer.
 
     The ladder's board comes first, with its lesson or with all.
@@ -46,18 +49,19 @@ def room_lines(folder: Path, lesson: str | None) -> list[str]:
     Args:
         folder: The room's.
         lesson: Such as "5", "05" or "A"; None for all.
+        answers: With the right choices, and what wrong ones say.
     """
     counts = choices_in(folder)
     climbers = climbers_in(folder)
     if lesson is not None:
         number = _number(lesson)
         board = list(standings(climbers)) if number == LADDER else []
-        return [*board, *poll(list(predictions_of(number).values()), counts)]
+        return [*board, *poll(list(predictions_of(number).values()), counts, answers=answers)]
     answered = [each for each in _all_predictions() if each.id in counts]
     board = list(standings(climbers)) if climbers else []
     if not answered and not board:
         return [f"there are no predictions yet; looked in {folder}"]
-    return [*board, *poll(answered, counts)]
+    return [*board, *poll(answered, counts, answers=answers)]
 
 
 def _all_predictions() -> Iterator[Prediction]:
@@ -80,6 +84,7 @@ def _number(lesson: str) -> str:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="the folder that all can write to, or one with collected working folders")
     parser.add_argument("lesson", nargs="?", help="its number, such as 5; without it all that was answered is shown")
+    parser.add_argument("--answers", action="store_true", help="mark the right choices, and say what wrong ones mean")
     parser.add_argument("--watch", action="store_true", help="look again every few seconds, until Ctrl-C")
 
 

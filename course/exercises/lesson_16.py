@@ -21,7 +21,7 @@ P = ts.P
 MIB = 1 << 20
 MOST_HELD, MOST_SENT = 5 * MIB, 2.5 * MIB  # bytes of a device
 AT_REST = 12  # bytes of a parameter: itself and AdamW's two moments; its gradient has four more
-# Heads and MLP by rows, and back by columns, as section 6 of the lesson has them.
+# Heads and MLP by rows, and back by columns, as section 4 of the lesson has them.
 CUT = {
     **{f"layers.*.{name}.{part}": P("model") for name in ("q", "k", "v", "up") for part in ("weight", "bias")},
     **{f"layers.*.{name}.weight": P(None, "model") for name in ("o", "down")},

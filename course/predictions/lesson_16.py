@@ -75,7 +75,8 @@ PREDICTIONS = (
     ),
     Prediction(
         "16.d",
-        question="What must be in the files, so that the losses after step 40 can be repeated?",
+        question="What must be in the files, so that the losses after the last checkpoint (step 40, if you are alone) "
+        "can be repeated?",
         choices=(
             Choice("the parameters, AdamW's moments and counters, and the number of the step"),
             Choice(
@@ -89,7 +90,7 @@ PREDICTIONS = (
                 answer="The text belongs to the training too: which pieces come next? The number of the step says it.",
             ),
             Choice(
-                "that, and the activations and gradients of step 39",
+                "that, and the activations and gradients of the step before it",
                 misconception="a step continues the one before",
                 answer="A step makes its activations and gradients, uses them, and drops them.",
             ),
@@ -98,8 +99,8 @@ PREDICTIONS = (
     ),
     Prediction(
         "16.e",
-        question="Steps 40 to 46 have run on 2 x 4 devices. They are repeated from the files on four. Are the "
-        "losses the same?",
+        question="The steps after the last checkpoint (40 to 46, if you are alone) have run on 2 x 4 devices. They are "
+        "repeated from the files on four. Are the losses the same?",
         choices=(
             Choice(
                 "to the last digit",

@@ -19,6 +19,7 @@ __all__ = ["Curve", "LossCurve", "Run", "describe", "draw", "loss_curve"]
 HEADING = "The loss of each step"
 WIDTH, HEIGHT, LEFT = 560, 200, 44
 SMOOTHED = 10  # steps of a mean
+DRAWN, THEN_EVERY = 1000, 10  # so many points of a run are all drawn; of those beyond, each tenth
 COLOURS = (OKABE_ITO[5], OKABE_ITO[6], OKABE_ITO[2])  # blue, vermilion, green: one after the other
 DASHES = ("", "7 3", "2 3")  # for those to whom colours say little
 
@@ -45,6 +46,11 @@ class Run:
         losses = [loss for _, loss in self.points]
         means = (statistics.fmean(losses[max(0, i + 1 - count) : i + 1]) for i in range(len(losses)))
         return Run(self.name, tuple((step, mean) for (step, _), mean in zip(self.points, means, strict=True)))
+
+    @property
+    def drawn(self) -> tuple[tuple[int, float], ...]:
+        """The points that are drawn: of a long run's, not all."""
+        return self.points[:DRAWN] + self.points[DRAWN::THEN_EVERY]
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def draw(curve: Curve) -> Sheet:
     """A line for each run over one axis of steps, with what happened above it, and a legend."""
     parts = [*_axes(curve), *_marks(curve)]
     for k, run in enumerate(curve.runs):
-        points = " ".join(f"{number(curve.x(step))},{number(curve.y(loss))}" for step, loss in run.points)
+        points = " ".join(f"{number(curve.x(step))},{number(curve.y(loss))}" for step, loss in run.drawn)
         if len(run.points) == 1:
             step, loss = run.points[0]
             parts.append(

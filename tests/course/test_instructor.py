@@ -14,6 +14,7 @@ from tests.rows import for_every_row
 PACK = Path(__file__).parents[2] / "course/instructor"
 ROOT = PACK.parents[1]
 DAYS = {"half-day.md": [210], "full-day.md": [510], "two-days.md": [480, 480]}  # minutes of each day
+ASKED = re.compile(r'^(?:predict\("([^"]+)"\)$|### Exercise ([^:]+):)', flags=re.MULTILINE)
 LESSONS = {number: cells_of(path) for number, path in lesson_cells.LESSONS.items()}
 
 
@@ -73,6 +74,20 @@ def test_half_a_day_asks_a_question_every_ten_minutes_of_a_lesson_that_is_on() -
     begin, lasts = next((minutes(row[0]), int(row[1])) for row in rows if row[2] == "16")
     at = [minutes(moment) for moment, *_ in moments]
     assert at == sorted(at) and at[0] == begin and at[-1] < begin + lasts
+
+
+def test_half_a_day_asks_a_question_before_the_exercises_below_it_must_begin() -> None:
+    (rows,) = clocks("half-day.md")
+    asked = {id: minutes(at) for at, _, id in tables((PACK / "half-day.md").read_text("utf-8"), "at")[1]}
+    for at, lasts, lesson, _, exercises in rows:
+        chosen, end = exercises.split(", ") if exercises else [], minutes(at) + int(lasts)
+        order = [found[1] or found[2] for cell in LESSONS.get(lesson, []) for found in ASKED.finditer(cell.source)]
+        for exercise in reversed(chosen):
+            end -= exercising(LESSONS[lesson])[exercise]
+            above = order[: order.index(exercise)]
+            late = {id: asked[id] for id in above if id not in chosen and asked.get(id, 0) > end}
+            assert not late, (late, exercise, end)
+            assert set(above) & set(asked), exercise
 
 
 LINKS = [

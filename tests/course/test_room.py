@@ -122,8 +122,29 @@ def test_a_room_that_is_not_there_is_said_in_a_line_and_stops_nothing(
     assert capsys.readouterr().out.startswith("98.a: you chose a: 32\n")
 
 
-def test_the_screen_shows_counts_bars_beliefs_and_the_right_choice() -> None:
-    assert list(poll([BYTES, NEXT], {"98.a": {"a": 3, "b": 6, "d": 9}})) == [
+def test_the_screen_shows_counts_and_bars_and_nothing_that_gives_the_right_choice_away() -> None:
+    assert list(poll([BYTES], {"98.a": {"a": 3, "b": 6, "d": 9}})) == [
+        "98.a  9 answers  How many bytes does a device send?",
+        "  a   ████████████              3  32",
+        "  b   ████████████████████████  6  224",
+        "  c                             0  256",
+    ]
+
+
+@pytest.mark.parametrize("words", [[], ["98"]])
+def test_only_answers_on_the_command_line_brings_the_mark(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    learner_at(room / "one", monkeypatch, a="b", b="a")
+    capsys.readouterr()
+    assert course.__main__.main(["room", str(room), *words]) == 0
+    assert "✓" not in capsys.readouterr().out
+    assert course.__main__.main(["room", str(room), *words, "--answers"]) == 0
+    assert capsys.readouterr().out.count("✓") == 2
+
+
+def test_with_answers_the_screen_shows_beliefs_and_the_right_choice() -> None:
+    assert list(poll([BYTES, NEXT], {"98.a": {"a": 3, "b": 6, "d": 9}}, answers=True)) == [
         "98.a  9 answers  How many bytes does a device send?",
         "  a   ████████████              3  32: a device sends its row once",
         "  b ✓ ████████████████████████  6  224",
@@ -137,7 +158,7 @@ def test_the_screen_shows_counts_bars_beliefs_and_the_right_choice() -> None:
 
 def test_a_long_belief_goes_on_under_its_first_word() -> None:
     long = Choice("32", "so many words " * 9, "No.")
-    lines = list(poll([Prediction("98.a", "How many?", (long, Choice("1"), WRONG[1]), "why")], {}))
+    lines = list(poll([Prediction("98.a", "How many?", (long, Choice("1"), WRONG[1]), "why")], {}, answers=True))
     assert max(map(len, lines)) <= 100
     assert lines[2].startswith(" " * 35)
     assert " ".join(" ".join(lines[1:-2]).split()) == "a 0 32: " + " ".join(("so many words " * 9).split())
@@ -171,7 +192,7 @@ def test_watching_looks_again_until_it_is_interrupted(
         capsys.readouterr()
 
     monkeypatch.setattr(course.commands.room.time, "sleep", learner_comes_or_teacher_goes)
-    assert course.commands.room.show_room(argparse.Namespace(folder=room, lesson=None, watch=True)) == 0
+    assert course.commands.room.show_room(argparse.Namespace(folder=room, lesson=None, watch=True, answers=False)) == 0
     assert "98.a  1 answer  How many" in capsys.readouterr().out
 
 

@@ -1,6 +1,7 @@
 """Lesson 16's training: the losses of plain torch, the layout's numbers, and the slowed device."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from course import training
 from course.exercises.lesson_16 import CUT, MOST_HELD, MOST_SENT
 from course.slowing import slowed
 from course.transformer import Transformer, cross_entropy
+from course.widgets import loss_curve
 from tests.course.lesson_cells import LESSONS, stored_cells
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -73,6 +75,26 @@ def test_the_lesson_promises_the_judges_numbers():
     text = "".join(cell["source"] for cell in stored_cells(LESSONS["16"]))
     assert f"at most {MOST_HELD / 2**20:g} MiB at the peak, and at most {MOST_SENT / 2**20:g} MiB sent" in text
     assert f"{MOST_HELD / 2**20:g} MiB" == training.LIMIT
+
+
+@pytest.mark.parametrize(
+    ("killed", "told"),
+    [(47, "step 46: 3.00 on eight, 3.00 on four"), (40, "killed right after a checkpoint: no step was lost")],
+)
+def test_the_cell_that_resumes_runs_wherever_the_worker_was_killed(killed, told, capsys):
+    (cell,) = [cell["source"] for cell in stored_cells(LESSONS["16"]) if "twice = sorted(" in cell["source"]]
+    curve = loss_curve()
+
+    def train(program, mesh, now, until):
+        for step in range(now["step"], until):
+            curve.add(step, 3.0)
+
+    train(None, None, {"step": 0}, killed)
+    checkpoint = SimpleNamespace(tree=ts.tree, load=lambda folder, places: {"step": 40})
+    names = ("row", "CUT", "folder", "prepared", "explain", "begin")
+    exec(cell, {**dict.fromkeys(names, lambda *args: {}), "ts": checkpoint, "curve": curve, "train": train})
+    assert told in capsys.readouterr().out
+    assert max(curve.losses(1)) == 59
 
 
 def test_a_device_without_a_process_of_its_own_is_not_stopped():

@@ -7,7 +7,7 @@ import pytest
 
 from course.widgets import loss_curve
 from course.widgets.card import MARGIN, WIDEST, size_of
-from course.widgets.loss_curve import HEIGHT, LEFT, WIDTH, Curve, Run
+from course.widgets.loss_curve import HEIGHT, LEFT, WIDTH, Curve, Run, describe, draw
 
 
 def points_in(svg: str) -> list[list[tuple[float, float]]]:
@@ -83,6 +83,14 @@ def test_the_axis_grows_with_a_training_that_goes_on() -> None:
     curve.add(0, 4.0)
     curve.add(20, 2.0)
     assert points_in(curve.svg) == [[(LEFT, 0), (LEFT + WIDTH, HEIGHT / 2)]]
+
+
+def test_of_a_long_run_every_tenth_step_is_drawn_beyond_a_thousand_and_the_words_name_the_last_one() -> None:
+    points = tuple((step, 2.0) for step in range(1025))
+    assert [step for step, _ in Run("a", points).drawn] == [*range(1000), 1000, 1010, 1020]
+    curve = Curve(10, 4.0, (Run("a", points),))
+    assert len(points_in(draw(curve).piece.svg)[0]) == 1003
+    assert "steps 0 to 1024," in describe(curve)
 
 
 def test_a_loss_above_the_top_is_drawn_at_the_top() -> None:
