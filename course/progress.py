@@ -1,12 +1,13 @@
 """What a learner has done so far: a small file in the folder where the lessons are opened."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from course import jsonfile
 from course.edition import EDITION
 
-__all__ = ["MARKS", "PROGRESS", "Record", "note", "read_progress"]
+__all__ = ["MARKS", "PROGRESS", "Record", "forget_wrong", "note", "read_progress"]
 
 PROGRESS = ".progress.json"
 # What is shown for an exercise, by its state.
@@ -53,6 +54,27 @@ def note(folder: Path, id: str, is_passed: bool) -> Record:
         known = read_progress(folder)
         before = known.get(id, Record())
         known[id] = Record(before.wrong + (not is_passed), before.is_passed or is_passed)
-        lines = {each: {"wrong": record.wrong, "passed": record.is_passed} for each, record in sorted(known.items())}
-        jsonfile.write(folder / PROGRESS, {"edition": EDITION, "exercises": lines})
+        _write(folder, known)
     return known[id]
+
+
+def forget_wrong(folder: Path, lesson: str) -> None:
+    """Set the counts of wrong answers of one lesson to zero; what is passed stays passed.
+
+    Args:
+        folder: The folder of the learner's lessons.
+        lesson: Its number, such as "04".
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with jsonfile.alone_in(folder):
+        known = read_progress(folder)
+        ours = {id: Record(is_passed=each.is_passed) for id, each in known.items() if id.partition(".")[0] == lesson}
+        if ours:
+            _write(folder, {**known, **ours})
+
+
+def _write(folder: Path, known: Mapping[str, Record]) -> None:
+    lines = {each: {"wrong": record.wrong, "passed": record.is_passed} for each, record in sorted(known.items())}
+    jsonfile.write(folder / PROGRESS, {"edition": EDITION, "exercises": lines})
