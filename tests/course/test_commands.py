@@ -89,6 +89,21 @@ def test_help_tells_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"    {command.name} " in printed for command in course.__main__.COMMANDS)
 
 
+def test_help_of_lab_tells_that_other_arguments_go_to_jupyterlab(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        course.__main__.main(["lab", "--help"])
+    assert "go on to JupyterLab, such as --no-browser" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_reader_that_has_read_enough_gets_no_traceback() -> None:
+    code = "import course.__main__, sys; sys.exit(course.__main__.main(['list']))"
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, text=True)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_list_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         course.__main__.main(["list", "--no-browser"])
