@@ -22,8 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tinyshard", description=__doc__, allow_abbrev=False)
     subparsers = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     for command in COMMANDS:
-        own = {"help": command.help, "description": command.help, "epilog": command.more}
-        command.add_arguments(subparsers.add_parser(command.name, **own, allow_abbrev=False))
+        own = subparsers.add_parser(
+            command.name, help=command.help, description=command.help, epilog=command.more, allow_abbrev=False
+        )
+        command.add_arguments(own)
     arguments, others = parser.parse_known_args(argv)
     arguments.others = others
     chosen = next(command for command in COMMANDS if command.name == arguments.name)
