@@ -1,6 +1,7 @@
 """The commands of the workshop kit, as in `tinyshard lab`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,16 +22,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tinyshard", description=__doc__, allow_abbrev=False)
     subparsers = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     for command in COMMANDS:
-        command.add_arguments(subparsers.add_parser(command.name, help=command.help, allow_abbrev=False))
+        own = subparsers.add_parser(
+            command.name, help=command.help, description=command.help, epilog=command.more, allow_abbrev=False
+        )
+        command.add_arguments(own)
     arguments, others = parser.parse_known_args(argv)
     arguments.others = others
     chosen = next(command for command in COMMANDS if command.name == arguments.name)
     if others and not chosen.hands_on:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
-        return chosen.run(arguments)
+        status = chosen.run(arguments)
+        sys.stdout.flush()
+        return status
     except CourseError as error:
         print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # as in `tinyshard progress | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left as it ends
         return 1
 
 

@@ -1,5 +1,6 @@
 """`check("04.2", answer)`: what a lesson calls to say at once how an answer does."""
 
+import re
 import sys
 import textwrap
 import traceback
@@ -10,7 +11,7 @@ from course.climbs import Climb, note_climb
 from course.deadline import OverdueError, deadline
 from course.exercises import exercise_of
 from course.exercises.exercise import Exercise, Verdict, differs, is_untouched
-from course.progress import Record, note
+from course.progress import note
 from course.saying import Line, Said
 from course.sharing import share_climbs
 from course.start import renew_start
@@ -24,13 +25,17 @@ LIBRARIES = ("course", "tinyshard", "torch")
 # wrong answers that could not be written down: the ladder is climbed in this kernel all the same
 _unkept: Counter[str] = Counter()
 
+# A line of an error's message: "  rule: 10 must be a multiple of 4".
+_RULE = re.compile(r"\s+(got|rule|try):\s+(.*)")
+
 
 def check(id: str, answer: object) -> None:
     """Show how `answer` does: "not yet" for an untouched cell, "passed" and why, or what differs and a hint.
 
     A wrong answer is not an error: nothing is raised, whatever the answer is or does. Each wrong answer climbs one rung
-    of the hint ladder, but a misconception that the judge recognises gets its own hint. What was answered is written
-    into `.progress.json` in the working folder; of a right answer to a puzzle of the ladder also what it uses.
+    of the hint ladder, except that a misconception that the judge recognises gets its own hint, and an error of
+    tinyshard says what it got, its rule and what to try. What was answered is
+    written into `.progress.json` in the working folder; of a right answer to a puzzle of the ladder also what it uses.
 
     Args:
         id: lesson and number of the exercise, such as "04.2".
@@ -53,20 +58,20 @@ def check(id: str, answer: object) -> None:
         Said("asked", f"{id}: ", "not yet").show()
         return
     try:
-        record, unkept = note(Path.cwd(), id, verdict.is_passed), ""
+        rung, unkept = note(Path.cwd(), id, verdict.is_passed, verdict.is_recognised).rung, ""
         if verdict.used is not None:
             note_climb(Path.cwd(), id, Climb(verdict.used, verdict.is_passed))
             unkept = share_climbs(Path.cwd())
     except OSError as error:
-        _unkept[id] += not verdict.is_passed
-        record, unkept = Record(wrong=_unkept[id]), f"progress is not kept: {error.strerror}"
+        _unkept[id] += not (verdict.is_passed or verdict.is_recognised)
+        rung, unkept = _unkept[id], f"progress is not kept: {error.strerror}"
     else:
         renew_start(Path.cwd())
     if verdict.is_passed:
         why = exercise.why_of(answer)
         lines = [Line("why:  ", why)] if why else []
     else:
-        lines = [_hint(exercise, verdict, record.wrong)]
+        lines = _hints(exercise, verdict, rung)
     if unkept:
         lines.append(Line("", unkept))
     kind = "right" if verdict.is_passed else "wrong"
@@ -84,7 +89,7 @@ def judge(exercise: Exercise, answer: object) -> Verdict | None:
     except OverdueError:
         return differs(f"it was still running after {LIMIT_S:g} seconds, and was stopped")
     except (Exception, SystemExit) as error:
-        return differs(_crash(error, answer))
+        return Verdict(is_passed=False, difference=_crash(error, answer), rule=_rule_of(error))
 
 
 def _crash(error: BaseException, answer: object) -> str:
@@ -112,6 +117,23 @@ def _crash(error: BaseException, answer: object) -> str:
     return f"what it {'returns' if callable(answer) else 'is'} cannot be checked: {told}"
 
 
+def _rule_of(error: BaseException) -> tuple[tuple[str, str], ...]:
+    """What the message of an error of tinyshard says below its first line; of another error nothing.
+
+    Example:
+        >>> _rule_of(ValueError("dim 0 cannot be split\\n  got:  10 rows\\n        of 4\\n  try:  pad it"))
+        (('got', '10 rows of 4'), ('try', 'pad it'))
+    """
+    found: list[tuple[str, str]] = []
+    for line in str(error).splitlines():
+        labelled = _RULE.match(line)
+        if labelled:
+            found.append((labelled[1], labelled[2]))
+        elif found:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}")
+    return tuple(found)
+
+
 def _is_ours(filename: str) -> bool:
     """Whether a frame is the kit's or a library's: a learner's cell is in a file that the kernel makes for it.
 
@@ -121,9 +143,11 @@ def _is_ours(filename: str) -> bool:
     return filename.startswith(("<frozen", "<string>")) or any(Path(filename).is_relative_to(home) for home in homes)
 
 
-def _hint(exercise: Exercise, verdict: Verdict, wrong: int) -> Line:
-    """The hint of a recognised misconception, else the rung that `wrong` answers have earned."""
+def _hints(exercise: Exercise, verdict: Verdict, earned: int) -> list[Line]:
+    """The hint of a recognised misconception, or the rule of an error; else the rung that the answers have earned."""
     if verdict.hint:
-        return Line("hint: ", verdict.hint)
-    rung = min(wrong, len(exercise.hints))
-    return Line(f"hint {rung} of {len(exercise.hints)}: ", exercise.hints[rung - 1])
+        return [Line("hint: ", verdict.hint)]
+    if verdict.rule:
+        return [Line(f"{label}: ".ljust(6), words, "        ") for label, words in verdict.rule]
+    rung = min(earned, len(exercise.hints))
+    return [Line(f"hint {rung} of {len(exercise.hints)}: ", exercise.hints[rung - 1])]

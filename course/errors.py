@@ -3,6 +3,7 @@
 __all__ = [
     "CourseError",
     "HandoutError",
+    "MissingCopyError",
     "MissingLabError",
     "MissingLessonsError",
     "MissingRoomError",
@@ -12,6 +13,10 @@ __all__ = [
 
 class CourseError(Exception):
     """The base of every error that a command of the kit raises on purpose."""
+
+
+class MissingCopyError(CourseError, FileNotFoundError):
+    """The folder is not a working copy of the lessons."""
 
 
 class MissingLabError(CourseError, RuntimeError):

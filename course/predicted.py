@@ -10,7 +10,7 @@ from typing import Any
 from course import jsonfile
 from course.edition import EDITION
 
-__all__ = ["PREDICTED", "Guess", "guesses_in", "learner_in", "note_choice", "note_explained", "read_guesses"]
+__all__ = ["PREDICTED", "Guess", "forget", "guesses_in", "learner_in", "note_choice", "note_explained", "read_guesses"]
 
 PREDICTED = ".predictions.json"
 
@@ -90,6 +90,24 @@ def note_explained(folder: Path, id: str) -> Guess | None:
         if not known[id].is_explained:
             _write(folder, learner_in(kept), {**known, id: Guess(known[id].choice, is_explained=True)})
         return known[id]
+
+
+def forget(folder: Path, lesson: str) -> None:
+    """Remove the choices of one lesson: they can be made again.
+
+    Args:
+        folder: The folder of the learner's lessons.
+        lesson: Its number, such as "05".
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with jsonfile.alone_in(folder):
+        kept = jsonfile.read_dict(folder / PREDICTED)
+        known = guesses_in(kept)
+        others = {id: guess for id, guess in known.items() if id.partition(".")[0] != lesson}
+        if others != known:
+            _write(folder, learner_in(kept), others)
 
 
 def _write(folder: Path, learner: str | None, guesses: dict[str, Guess]) -> None:

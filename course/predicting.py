@@ -90,11 +90,11 @@ class Buttons:
     def __init__(self, prediction: Prediction) -> None:
         import ipywidgets  # not at the top: the commands of the kit start without it
 
-        self.text = f'Click a letter, or run predict("{prediction.id}", "…") with it.'
         guess = read_guesses(Path.cwd()).get(prediction.id)
-        self.line = ipywidgets.HTML(
-            escape(f"{prediction.id}: {guess.choice} is noted." if guess else "Click a letter.")
-        )
+        earlier = f"You chose {guess.choice} earlier." if guess and guess.is_explained else ""
+        self.text = earlier or f'Click a letter, or run predict("{prediction.id}", "…") with it.'
+        noted = f"{prediction.id}: {guess.choice} is noted." if guess else "Click a letter."
+        self.line = ipywidgets.HTML(escape(earlier or noted))
         self.buttons = [self._button(prediction, letter) for letter in prediction.letters]
         row = ipywidgets.HBox([*self.buttons, self.line], layout={"flex_flow": "row wrap", "align_items": "center"})
         self.panel: Any = row
@@ -139,7 +139,7 @@ def _asked(prediction: Prediction) -> Said:
 
 def _asked_late(prediction: Prediction) -> Said:
     id = prediction.id
-    then = f'Click a letter, then run this cell again, or explain("{id}") alone. Without a letter it is explained too.'
+    then = f'Click a letter, then run this cell again, or explain("{id}") alone; or run it again without choosing.'
     return Said("asked", f"{id}: ", "what did you expect?", (Line("", then),))
 
 

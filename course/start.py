@@ -43,11 +43,11 @@ says at once what differs, or why the answer is right. The copy is your own: cha
 
 ## The lessons
 
-| | the question | minutes | exercises |
+| | the question | minutes: lesson + exercises | exercises |
 |---:|:---|:---|:---|
 {rows}
 
-{legend}. The minutes are those of the lesson and those of its exercises.
+{legend}. All together: {hours}.
 
 ## Beside the lessons
 
@@ -61,7 +61,7 @@ says at once what differs, or why the answer is right. The copy is your own: cha
   kept beside it, under the same name and `(mine)`.
 - **All of it**: stop JupyterLab, rename this folder, and start again with `tinyshard lab`, or `make lab` in a clone.
 - **The devices do not start**: type `tinyshard doctor` in a terminal. It says what this machine lacks.
-"""
+{teaching}"""
 
 
 def start_page(lessons: Sequence[Lesson], known: Mapping[str, Record], pages: Collection[str] = ()) -> str:
@@ -78,13 +78,16 @@ def start_page(lessons: Sequence[Lesson], known: Mapping[str, Record], pages: Co
         >>> "**Go on with [04 Who?](04-who.ipynb)**, exercise 04.2. 1 of 2 exercises passed." in page
         True
     """
+    minutes = [lesson.minutes or (0, 0) for lesson in lessons]
     after = [lesson for lesson in lessons if any(not _of(known, id).is_passed for id in lesson.exercises)]
     return _PAGE.format(
         card=_CARD,
         what_next=_what_next(lessons, known, after[0] if after else None),
         rows="\n".join(_row(lesson, known, is_next=lesson in after[:1]) for lesson in lessons),
         legend=", ".join(f"{_marks(state, 1)} {state}" for state in MARKS),
+        hours=" + ".join(f"{sum(each) / 60:.0f}" for each in zip(*minutes, strict=True)) + " hours",
         pages="\n".join(_beside(lessons, pages)),
+        teaching=_teaching(lessons, pages),
     )
 
 
@@ -138,21 +141,25 @@ def _marks(state: str, count: int) -> str:
 
 def _beside(lessons: Sequence[Lesson], pages: Collection[str]) -> list[str]:
     """A line for each kind of page that is there."""
-
-    def by_lesson(form: str) -> str:
-        paths = {lesson.number: f"{PAGES}/{form.format(lesson.number)}" for lesson in lessons}
-        return " ".join(f"[{number}]({path})" for number, path in paths.items() if path in pages)
-
     named = (
         ("GLOSSARY.md", "[Glossary]({}): every word that the lessons explain"),
         ("DICTIONARY.md", "[Dictionary]({}): the same in tinyshard, JAX, PyTorch and MPI"),
     )
     lines = [words.format(path) for name, words in named if (path := f"{PAGES}/{name}") in pages]
-    solved, sheets = by_lesson("solutions/pencil_{}.md"), by_lesson("teaching/lessons/{}.md")
+    solved = _by_lesson(lessons, pages, "solutions/pencil_{}.md")
     if solved:
         lines.append(f"The problems for a pencil, solved: {solved}")
-    guide = f"{PAGES}/teaching/README.md"
-    lines += [f"For those who teach: [the guide]({guide}), and a run sheet for each lesson: {sheets}"] * (
-        guide in pages
-    )
     return [f"- {line}" for line in lines]
+
+
+def _teaching(lessons: Sequence[Lesson], pages: Collection[str]) -> str:
+    """The last line of the page, where the instructor's pages are there."""
+    guide = f"{PAGES}/teaching/README.md"
+    sheets = _by_lesson(lessons, pages, "teaching/lessons/{}.md")
+    told = f"\nFor those who teach: [the guide]({guide}), and a run sheet for each lesson: {sheets}\n"
+    return told if guide in pages else ""
+
+
+def _by_lesson(lessons: Sequence[Lesson], pages: Collection[str], form: str) -> str:
+    paths = {lesson.number: f"{PAGES}/{form.format(lesson.number)}" for lesson in lessons}
+    return " ".join(f"[{number}]({path})" for number, path in paths.items() if path in pages)

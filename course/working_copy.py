@@ -16,10 +16,11 @@ from itertools import count
 from pathlib import Path
 
 from course import jsonfile
+from course.errors import MissingCopyError
 from course.lessons import HOME, PACKAGE, Lesson, find_lessons, without_outputs
 from course.start import PAGES, START, write_start
 
-__all__ = ["put_back", "refresh", "working_folder"]
+__all__ = ["existing_copy", "put_back", "refresh", "working_folder"]
 
 # In the working copy: for each file, the hash of the version that it was copied from. Same hash = not edited.
 MANIFEST = ".shipped.json"
@@ -47,6 +48,26 @@ def working_folder(named: str | None = None, home: Path = HOME) -> Path:
     if (here / MANIFEST).exists():
         return here
     return (here if home == PACKAGE else home) / "my-lessons"
+
+
+def existing_copy(named: str | None = None) -> Path:
+    """The folder of the learner's working copy, which exists.
+
+    Args:
+        named: As for `working_folder`.
+
+    Raises:
+        MissingCopyError: The folder is not a working copy.
+    """
+    folder = working_folder(named)
+    if not (folder / MANIFEST).exists():
+        raise MissingCopyError(
+            "there is no working copy here\n"
+            f"  got:  {folder}, which has no {MANIFEST}\n"
+            "  rule: `tinyshard lab` makes the working copy, in ./my-lessons or in the folder that --folder names\n"
+            "  try:  --folder with the path of your copy"
+        )
+    return folder
 
 
 def put_back(lesson: Lesson, working: Path) -> list[str]:

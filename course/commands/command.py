@@ -25,6 +25,7 @@ class Command:
         help: One line for `tinyshard --help`.
         run: Does it with the parsed arguments, and returns the exit status.
         add_arguments: Declares its own arguments on the parser that it is given.
+        more: What `--help` of the command says after its arguments.
         hands_on: Whether it receives unknown arguments, as `others`; for other commands they are an error.
     """
 
@@ -32,4 +33,5 @@ class Command:
     help: str
     run: Callable[[argparse.Namespace], int]
     add_arguments: Callable[[argparse.ArgumentParser], None] = _no_arguments
+    more: str = ""
     hands_on: bool = False

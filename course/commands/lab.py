@@ -44,5 +44,6 @@ LAB = Command(
     "open JupyterLab on a working copy; other arguments go to JupyterLab",
     open_lab,
     _add_arguments,
+    more="All other arguments go on to JupyterLab, such as --no-browser and --port=8900.",
     hands_on=True,
 )

@@ -15,7 +15,8 @@ def show_progress(arguments: argparse.Namespace) -> int:
     """Print a line for each lesson, from what the checks of exercises wrote down in the working copy."""
     lessons = find_lessons(shipped_folder())
     exercises = {f"{each.number}  {each.title}": each.exercises for each in lessons}
-    print(*progress_lines(exercises, read_progress(working_folder(arguments.folder))), sep="\n")
+    working = working_folder(arguments.folder)
+    print(*progress_lines(exercises, read_progress(working)), f"The working copy is {working}.", sep="\n")
     return 0
 
 

@@ -4,20 +4,31 @@ import argparse
 
 from course.commands.command import Command, add_folder
 from course.lessons import find_lesson, shipped_folder
-from course.working_copy import put_back, working_folder
+from course.predicted import forget
+from course.progress import forget_wrong
+from course.start import renew_start
+from course.working_copy import existing_copy, put_back
 
 __all__ = ["RESET"]
 
 
 def reset(arguments: argparse.Namespace) -> int:
-    """Put the shipped lesson into the working copy, and print where the edited one is kept.
+    """Put the shipped lesson into the working copy, and print where that is and where the edited one is kept.
+
+    The lesson's predictions and counts of wrong answers are forgotten; what is passed stays passed.
 
     Raises:
+        MissingCopyError: The folder is not a working copy.
         UnknownLessonError: no lesson is called `arguments.lesson`.
     """
-    shipped = shipped_folder()
-    for line in put_back(find_lesson(shipped, arguments.lesson), working_folder(arguments.folder)):
+    lesson, working = find_lesson(shipped_folder(), arguments.lesson), existing_copy(arguments.folder)
+    for line in put_back(lesson, working):
         print(line)
+    forget(working, lesson.number)
+    forget_wrong(working, lesson.number)
+    renew_start(working)
+    print(f"predictions and wrong answers of lesson {lesson.number} are forgotten; what is passed stays passed")
+    print(f"the working copy is {working}")
     return 0
 
 

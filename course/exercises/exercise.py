@@ -20,13 +20,21 @@ class Verdict:
         is_passed: whether the answer is right.
         difference: what differs from what was wanted, in a line or a few.
         hint: the hint that answers the misconception which the judge recognised; empty: the ladder's next rung.
+        rule: of an error of tinyshard what its message says below the first line, in place of a hint: "got", "rule" and
+            "try", each with its words.
         used: of a right answer to a puzzle what it uses, and par, by count; it is kept for the board.
     """
 
     is_passed: bool
     difference: str = ""
     hint: str = ""
+    rule: tuple[tuple[str, str], ...] = ()
     used: Mapping[str, tuple[int, int]] | None = None
+
+    @property
+    def is_recognised(self) -> bool:
+        """Whether it comes with a hint of its own, so that the ladder is not climbed."""
+        return bool(self.hint or self.rule)
 
 
 PASSED = Verdict(is_passed=True)

@@ -96,6 +96,29 @@ def test_a_misconception_gets_its_own_hint(capsys: pytest.CaptureFixture[str]) -
     assert said(capsys, -3) == ["99.1: it is negative", "  hint: Count up, not down."]
 
 
+def test_a_misconception_with_its_own_hint_does_not_climb_the_ladder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for _ in range(3):
+        said(capsys, -3)
+    assert said(capsys, 4)[1] == "  hint 1 of 3: How many are there?"
+    assert read_progress(tmp_path) == {"99.1": Record(wrong=4, recognised=3)}
+
+
+def test_of_an_error_of_tinyshard_got_rule_and_try_stand_in_place_of_a_rung(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def uneven() -> object:
+        sharding = ts.NamedSharding(ts.AbstractMesh((4,), ("x",)), ts.P("x"))
+        return sharding.shard_shape((10, 6))
+
+    told = said(capsys, uneven)
+    assert told[1] == "  at:   return sharding.shard_shape((10, 6))"
+    assert [line[:8] for line in told[2:] if line[2:3] != " "] == ["  got:  ", "  rule: ", "  try:  "]
+    assert "multiple of 4" in " ".join(told)
+    assert said(capsys, 4)[1] == "  hint 1 of 3: How many are there?"
+
+
 def test_a_crashing_answer_gets_its_error_its_line_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     def crashing() -> float:
         nothing = 0
@@ -195,7 +218,7 @@ def test_a_damaged_progress_file_counts_as_empty(
     assert said(capsys, 3) == ["99.1: passed"]
     assert json.loads((tmp_path / PROGRESS).read_text()) == {
         "edition": 3,
-        "exercises": {"99.1": {"wrong": 0, "passed": True}},
+        "exercises": {"99.1": {"wrong": 0, "passed": True, "recognised": 0}},
     }
 
 

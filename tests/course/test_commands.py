@@ -15,6 +15,10 @@ import course.lab
 import course.lessons
 from course.errors import MissingLabError
 from course.lab import lab_command, offer_settings
+from course.lessons import shipped_folder
+from course.predicted import note_choice, read_guesses
+from course.progress import Record, note, read_progress
+from course.working_copy import refresh
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,6 +89,21 @@ def test_help_tells_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"    {command.name} " in printed for command in course.__main__.COMMANDS)
 
 
+def test_help_of_lab_tells_that_other_arguments_go_to_jupyterlab(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        course.__main__.main(["lab", "--help"])
+    assert "go on to JupyterLab, such as --no-browser" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_reader_that_has_read_enough_gets_no_traceback() -> None:
+    code = "import course.__main__, sys; sys.exit(course.__main__.main(['list']))"
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, text=True)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_list_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         course.__main__.main(["list", "--no-browser"])
@@ -103,3 +122,25 @@ def test_commands_start_without_torch_so_that_the_doctor_can_say_what_is_wrong_w
     code = "import course.__main__, sys; print('torch' in sys.modules, 'tinyshard' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False False"
+
+
+def test_reset_refuses_a_folder_that_is_not_a_working_copy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert course.__main__.main(["reset", "3", "--folder", str(tmp_path / "none")]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("there is no working copy here\n") and f"{tmp_path / 'none'}, which" in told
+    assert not (tmp_path / "none").exists()
+
+
+def test_reset_forgets_predictions_and_wrong_answers_of_its_lesson_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    refresh(shipped_folder(), tmp_path)
+    for id in ("03.1", "03.2", "04.1"):
+        note(tmp_path, id, is_passed=False)
+    note(tmp_path, "03.2", is_passed=True)
+    for id in ("03.a", "04.a"):
+        note_choice(tmp_path, id, "b")
+    assert course.__main__.main(["reset", "3", "--folder", str(tmp_path)]) == 0
+    assert read_progress(tmp_path) == {"03.1": Record(), "03.2": Record(is_passed=True), "04.1": Record(wrong=1)}
+    assert list(read_guesses(tmp_path)) == ["04.a"]
+    assert capsys.readouterr().out.splitlines()[-1] == f"the working copy is {tmp_path}"

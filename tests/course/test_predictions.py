@@ -126,7 +126,19 @@ def test_a_choice_may_be_changed_until_it_is_explained(capsys: pytest.CaptureFix
     predict("99.a", "b")
     assert capsys.readouterr().out == "99.a: it has been explained; c counts.\n"
     assert read_guesses(tmp_path) == {"99.a": Guess("c", is_explained=True)}
+    later = Buttons(BYTES)
+    assert repr(later) == later.line.value == "You chose c earlier."
     assert explained(capsys)[0] == "99.a: you chose c: 256"
+
+
+def test_a_lesson_that_is_forgotten_can_be_predicted_again_and_the_others_stay(tmp_path: Path) -> None:
+    predict("99.a", "a")
+    explain("99.a")
+    predicted.note_choice(tmp_path, "9.a", "c")
+    predicted.forget(tmp_path, "99")
+    assert read_guesses(tmp_path) == {"9.a": Guess("c")}
+    predict("99.a", "b")
+    assert read_guesses(tmp_path)["99.a"] == Guess("b")
 
 
 def test_whoever_has_read_the_answer_does_not_predict_it_before_the_next_kernel(

@@ -34,6 +34,7 @@ def test_at_first_the_first_lesson_is_next() -> None:
         "| 02 | [Where?](02-where.ipynb) | 30 + 10 | □ 0 of 1 |",
         "| A | [What was it?](A-was.ipynb) |  |  |",
     ]
+    assert "All together: 1 + 0 hours." in page
 
 
 def test_what_is_passed_and_tried_is_marked_and_the_first_lesson_with_more_to_do_is_next() -> None:
@@ -63,7 +64,7 @@ def test_the_working_copy_has_a_page_with_every_lesson_whose_links_lead_somewher
     lessons = [lesson.path.name for lesson in find_lessons(shipped_folder())]
     assert set(lessons) <= set(links)
     assert [link for link in links if not (tmp_path / link).is_file()] == []
-    assert "pages/teaching/README.md" in links
+    assert "(pages/teaching/README.md)" in page.splitlines()[-1]
 
 
 def test_what_the_pages_link_to_is_in_the_working_copy_too(tmp_path: Path) -> None:

@@ -846,15 +846,15 @@ COURSE = (
     Fault(
         "a wrong answer climbs two rungs of the ladder",
         "course/checking.py",
-        "rung = min(wrong, len(exercise.hints))",
-        "rung = min(wrong + 1, len(exercise.hints))",
+        "rung = min(earned, len(exercise.hints))",
+        "rung = min(earned + 1, len(exercise.hints))",
         ("tests/course/test_check.py::test_wrong_answers_climb_the_ladder_and_stay_on_its_last_rung",),
     ),
     Fault(
         "a wrong answer takes back what was passed",
         "course/progress.py",
-        "before.is_passed or is_passed)",
-        "is_passed)",
+        "before.is_passed or is_passed, recognised)",
+        "is_passed, recognised)",
         ("tests/course/test_check.py::test_a_right_answer_is_passed_and_stays_so",),
     ),
     Fault(

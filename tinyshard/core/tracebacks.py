@@ -1,4 +1,4 @@
-"""Tracebacks: an uncaught error shows the user's own lines, without the frames of tinyshard and torch.
+"""Tracebacks: an uncaught error shows the user's own lines, without the frames of tinyshard, its course and torch.
 
 Only the printed traceback is short, by `sys.excepthook` or by IPython's shell: the error itself keeps every frame, for
 debuggers, pytest and `traceback.print_exc()`. An error without frames of tinyshard is shown unchanged.
@@ -21,7 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from tinyshard.core import config
-from tinyshard.core.users_code import PACKAGE, TORCH, ipython_shell
+from tinyshard.core.users_code import COURSE, PACKAGE, TORCH, ipython_shell
 
 _PATHS = sysconfig.get_paths()
 _INSTALLED = (_PATHS["purelib"], _PATHS["platlib"])
@@ -125,7 +125,7 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[TracebackType, bool]]
     """Each frame of a traceback, outermost first, and whether it is hidden."""
     is_hidden = False
     while trace is not None:
-        is_hidden = trace.tb_frame.f_code.co_filename.startswith((PACKAGE, TORCH)) or (
+        is_hidden = trace.tb_frame.f_code.co_filename.startswith((PACKAGE, COURSE, TORCH)) or (
             is_hidden and _is_pythons(trace.tb_frame)
         )
         yield trace, is_hidden
@@ -144,4 +144,4 @@ def _passes_tinyshard(error: BaseException) -> bool:
 
 
 def _is_tinyshards(one: TracebackType) -> bool:
-    return one.tb_frame.f_code.co_filename.startswith(PACKAGE)
+    return one.tb_frame.f_code.co_filename.startswith((PACKAGE, COURSE))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+COURSE = str(Path(PACKAGE).with_name("course")) + os.sep  # in a clone and in an installation
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 LIBRARIES = (*(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib")), "<frozen ")
 
