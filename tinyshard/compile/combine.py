@@ -40,7 +40,7 @@ from tinyshard.compile.simplify import Written, numbered_anew
 from tinyshard.core import config
 from tinyshard.core.collectives import COLLECTIVES, group_size
 from tinyshard.core.program import Eqn, Program, Value, values_in
-from tinyshard.partition.foreach import SINGLE, of_lists, takes_lists
+from tinyshard.partition.foreach import OF_LISTS, SINGLE
 from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
 _REDUCE = {"all_reduce", "reduce_scatter"}  # whose results are no larger than their operands
@@ -86,7 +86,8 @@ def _small_ops(program: Program, number: int, step: Eqn) -> Hashable | None:
     dtypes = {meta and meta.dtype for meta in metas}
     if len(dtypes) > 1 or any(m is None or not m.dtype.is_floating_point or m.nbytes > _SMALL_NBYTES for m in metas):
         return None
-    if not takes_lists(step.op, [isinstance(a, Value) for a in step.args], step.kwargs):
+    of_lists = OF_LISTS.get((step.op, tuple(isinstance(a, Value) for a in step.args)))
+    if of_lists is None or not of_lists[1].issuperset(step.kwargs):
         return None
     line = program.lines[number] if program.lines else None
     numbers = [None if isinstance(a, Value) else (type(a), a) for a in step.args]
@@ -101,7 +102,7 @@ def _joined(steps: Sequence[Eqn]) -> Eqn:
     if first.op not in SINGLE:
         return replace(first, args=tuple(x for step in steps for x in step.args), results=results)
     args: list[Any] = [list(a) if isinstance(a[0], Value) else a[0] for a in zip(*(s.args for s in steps), strict=True)]
-    op = of_lists(first.op, [isinstance(a, list) for a in args])
+    op, _ = OF_LISTS[first.op, tuple(isinstance(a, list) for a in args)]
     return replace(first, op=op, args=tuple(args), results=results)
 
 

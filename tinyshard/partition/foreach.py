@@ -58,27 +58,16 @@ def one_by_one(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
     return ((single, tuple(a[i] if isinstance(a, list | tuple) else a for a in args), kwargs) for i in range(number))
 
 
-def of_lists(single: str, takes_list: list[bool]) -> str:
-    """The op of lists that stands for several calls of an op of one tensor.
-
-    Args:
-        takes_list: for each argument whether it is a list.
-
-    Example:
-        >>> of_lists("aten.mul.Tensor", [True, False])
-        'aten._foreach_mul.Scalar'
-    """
-    names = [str(op) for op, of_one in FOREACH.items() if str(of_one) == single]
-    return next(n for n in names if len(names) == 1 or n.endswith(".List") == all(takes_list))
+def _lists() -> dict[tuple[str, tuple[bool, ...]], tuple[str, frozenset[str]]]:
+    found: dict[tuple[str, tuple[bool, ...]], tuple[str, frozenset[str]]] = {}
+    for op, single in FOREACH.items():
+        most = sum(not argument.kwarg_only for argument in single._schema.arguments)
+        given = op._schema.arguments
+        places = tuple(str(argument.type) == "List[Tensor]" for argument in given[:most])
+        found.setdefault((str(single), places), (str(op), frozenset(argument.name for argument in given[most:])))
+    return found
 
 
-def takes_lists(single: str, is_tensor: list[bool], kwargs: dict[str, Any]) -> bool:
-    """Whether an op of lists stands for several calls with tensors at these places, and these keyword arguments.
-
-    Example:
-        >>> takes_lists("aten.mul.Tensor", [True, False], {}), takes_lists("aten.mul.Tensor", [False, True], {})
-        (True, False)
-    """
-    op = next(op for op, of_one in FOREACH.items() if str(op) == of_lists(single, is_tensor))
-    lists = [str(argument.type) == "List[Tensor]" for argument in op._schema.arguments]
-    return lists[: len(is_tensor)] == is_tensor and set(kwargs) <= {argument.name for argument in op._schema.arguments}
+# op of one tensor, and for each argument whether it is a tensor -> the op of lists that stands for several such calls,
+# and the keyword arguments that it takes
+OF_LISTS = _lists()
