@@ -9,6 +9,15 @@ from course.zero import ADAM, LAYOUTS, PARAMETERS, SAVED, Layer, Plan, compiled,
 from tests.extent import every
 
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local():
+    ts.init(devices=8, runtime="local")
+    yield
+    ts.shutdown()
+
+
 BFLOAT16 = torch.bfloat16
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import runpy
 import re
 from pathlib import Path
 
@@ -69,3 +70,9 @@ def test_the_readmes_figures_are_those_of_the_published_table():
     wrong = [row for row, pattern in CLAIMS.items() if re.findall(pattern, said) != [ratios.get(row)]]
     assert not wrong, ", ".join(wrong)
     assert len(re.findall(r"\d\.\d+", said)) <= len(CLAIMS), "a figure that no claim checks"
+
+
+def test_the_moving_picture_is_what_its_script_draws():
+    drawn = runpy.run_path(str(ROOT / "site/ring.py"))["picture"]()
+    assert (ROOT / "course/pictures/ring.svg").read_text("utf-8") == drawn
+    assert drawn.count('class="block after0"') == 8 and drawn.count('class="block after7"') == 8
