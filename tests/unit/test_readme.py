@@ -2,8 +2,8 @@
 
 import contextlib
 import io
-import runpy
 import re
+import runpy
 from pathlib import Path
 
 import pytest
