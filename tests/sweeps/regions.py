@@ -83,7 +83,11 @@ REGIONS: dict[str, ManualRegion] = {
         {0: 1},
     ),
     "all_gather": ManualRegion(
-        lambda b, axis: lax.all_gather(b, axis, tiled=True), _rows, _whole, lambda x, n: x.clone(), {0: 1}
+        lambda b, axis: lax.all_gather(b, axis, tiled=True, to="invarying"),
+        _rows,
+        _whole,
+        lambda x, n: x.clone(),
+        {0: 1},
     ),
     "all_gather to all": ManualRegion(
         lambda b, axis: lax.all_gather(b, axis, tiled=True), _rows, _rows, lambda x, n: torch.cat([x] * n), {0: 1}
