@@ -110,6 +110,9 @@ def _contents(lab: subprocess.Popen[bytes], here: Path, token: str) -> list[dict
         time.sleep(0.05)
 
 
+OURS = {"__pycache__", ".ipynb_checkpoints", ".ruff_cache", ".ruff.toml"}  # what only a clone has
+
+
 def test_the_wheel_is_small_and_holds_the_lessons_and_all_that_they_read(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = set(opened.namelist())
@@ -118,7 +121,7 @@ def test_the_wheel_is_small_and_holds_the_lessons_and_all_that_they_read(wheel: 
         f"{inside}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, inside in folders.items()
         for path in (ROOT / folder).rglob("*")
-        if path.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts)
+        if path.is_file() and not OURS & set(path.parts)
     }
     assert wanted - names == set()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tinyshard", "course"}
