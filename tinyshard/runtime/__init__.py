@@ -72,17 +72,20 @@ prepared              devices that can be started
 lifecycle             init, devices, shutdown, and the current runtime
 cache                 a cache of the most recently used entries; devices drop the programs of dropped entries
 
-A walk, with shared memory: `v + 1` on eight devices, the second time.
+A walk, with shared memory: `v + 1` on eight devices, the second time: a program's first call runs step by step.
 
-1. `ProcessPool.run` posts the call (`Dispatcher.post`). `Deliveries.prepare` makes its one record, of ints: the call,
-   the program, the numbers of operands and results, and values to free. `CallLog.publish` writes it once for all
-   devices; `CallLog.ring` wakes those that sleep, by one system call (`waking`).
+1. `ProcessPool.run` makes the futures of the results and posts the call (`Dispatcher.post`). `Deliveries.prepare`
+   makes its one record, of ints: the call, the program, the numbers of operands and results, and values to free; the 1
+   is part of the program. `Deliveries.send` has `CallLog.publish` write it once for all devices. `CallLog.ring` wakes
+   those that sleep, by one system call (`waking`), or, soon after another call, the I/O thread does so for several.
 2. A device takes the record in `LogReader.take`. `Worker._call` finds the operands by their numbers, calls the
    program's function, and keeps its results. `device_code` has written the function, a line for each step.
 3. A line that is a collective waits at `Barrier.wait`. The last device to arrive computes a small sum, by
    `collectives.eager`; for a large one each device computes a part in `collectives.several`, by `reduction.combine`,
    between two such waits.
-4. The device writes the call's number in `Completion.finish`; a waiting thread reads it in `Completions.wait`.
+4. The device writes the call's number in `Completion.finish`; a waiting thread reads it in `Completions.wait`. To print
+   the result, the controller asks a device that holds it: `Waiting.ask("fetch", ...)`, `Worker._handle`, and the reply
+   on the socket.
 5. If a step raises, the call is cancelled, or a device is lost, the function ends with an error. `Steps.go_on` finds
    the step by the line in the traceback, its operands among the frame's variables, and continues step by step:
    nothing more is computed, and other devices get zeros from this one.
