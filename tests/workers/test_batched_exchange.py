@@ -61,6 +61,7 @@ def told(tmp_path_factory):
     return ran.stdout.splitlines()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", CASES)
 def test_devices_that_all_send_and_receive_at_once_get_what_was_sent_to_them(case, told):
     lines = sorted(line for line in told if line.startswith(case))

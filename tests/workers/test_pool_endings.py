@@ -260,6 +260,7 @@ ACTS_OF_TWO = ["x + 1", "x.tolist()", "ts.device_put(torch.ones(9000), ts.device
     "act, collectives",
     mostly_whole(itertools.product(ACTS_OF_TWO, JOINED), lambda row: row == ("x.tolist()", JOINED[0])),
 )
+@pytest.mark.whole
 def test_a_signals_handler_may_shut_down_wherever_it_strikes(controller, act, collectives):
     """The lock that its thread holds is not waited for, and what it interrupted says that the pool has ended."""
     each = controller(
