@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LESSONS = find_lessons(shipped_folder())
 # between them a dropdown, a slider, a button, predictions, exercises and a picture of the processes themselves
-PART = ("00", "07", "10")
+PART = ("00", "10")
 # by lesson: two launchers on two hosts, and an agent of each; torchrun and four processes
 MORE_THAT_IMPORT_TORCH = {"13": 4, "19": 5}
 

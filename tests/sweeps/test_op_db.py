@@ -23,7 +23,7 @@ def local_devices() -> Iterator[None]:
     ts.shutdown()
 
 
-@pytest.mark.parametrize("name", every(3, (name for name in OPS if name not in NOT_RUN)))
+@pytest.mark.parametrize("name", every(6, (name for name in OPS if name not in NOT_RUN)))
 def test_an_op_on_sharded_operands_gives_what_torch_gives(name: str) -> None:
     info = OPS[name]
     found = []

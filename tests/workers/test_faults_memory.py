@@ -208,6 +208,7 @@ def cramped():
 @pytest.mark.parametrize(
     "asks", mostly_whole(["grown[:2]", "ts.device_put(grown[0], devices[0])"], lambda asks: "device_put" in asks)
 )
+@pytest.mark.whole
 def test_a_device_that_the_system_kills_for_want_of_memory_is_named_and_the_others_keep_what_they_have(
     cramped, controller, asks
 ):

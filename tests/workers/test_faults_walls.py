@@ -247,6 +247,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not can_mount(), reason="this system lets nobody make a mount namespace")
 @pytest.mark.parametrize("change", mostly_whole(CHANGES, lambda name: name == "full"))
 def test_it_works_with_little_or_no_shared_memory(change, tmp_path):

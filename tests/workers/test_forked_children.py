@@ -90,6 +90,7 @@ IN_EACH_STATE = "fork, in each state"
 PLANS[IN_EACH_STATE] = "fork", FORKED
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("plan", mostly_whole(PLANS, lambda plan: plan == IN_EACH_STATE))
 def test_data_loaders_bring_every_batch_beside_a_pool_and_leave_nothing(controller, plan):
     before = shared_memory()
@@ -246,6 +247,7 @@ tell(ended_well(pid), right_later(), got[1].item(), got[40_001].item())
     assert (each.process.returncode, errors) == (0, "")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("moment", mostly_whole(["", "ts.array(1.0).item()"], bool))
 def test_a_child_that_uses_the_devices_gets_its_own_and_a_parents_array_says_so(controller, moment):
     each = controller(
