@@ -42,6 +42,7 @@ def test_answers_and_the_instructors_pages_stay_behind(handout: Path) -> None:
     assert "course/__init__.py" in given
 
 
+@pytest.mark.whole
 def test_whatever_a_lesson_imports_of_the_course_is_there_and_needs_nothing_that_stayed_behind(handout: Path) -> None:
     wanted = {"tinyshard", "course"}
     for lesson in find_lessons(handout):

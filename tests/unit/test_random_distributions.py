@@ -56,6 +56,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.whole
 @for_every_row(sorted(DRAWS))
 def test_mean_and_variance_are_those_of_the_distribution(name):
     draw, mean, variance = DRAWS[name]

@@ -42,6 +42,7 @@ def test_a_tree_is_put_without_a_wait_and_got_back_with_one(posted):
     assert posted.index("wait") > fetches[-1]
 
 
+@pytest.mark.whole
 def test_a_tree_of_small_and_large_values_and_one_that_failed(posted):
     rows = ts.NamedSharding(ts.make_mesh(2, "d"), P("d"))
     small, large = torch.arange(4.0), torch.arange(1 << 18, dtype=torch.float32)

@@ -70,6 +70,7 @@ tell(ts.platform.current().collectives, (ts.array(1.0) + 1).item())
 ENDINGS = ["", "ts.init(devices=3)", "os.kill(ts.devices()[1].pid, signal.SIGKILL); ts.shutdown()"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ending", mostly_whole(ENDINGS, lambda ending: "SIGKILL" in ending))
 def test_the_file_in_which_gloo_finds_the_devices_is_gone_with_them(controller, ending):
     before = shared_memory()

@@ -67,6 +67,7 @@ ENDINGS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ending, code", mostly_whole(ENDINGS, lambda row: row[0] in (HELD_UP, NO_HELPER)))
 def test_nothing_is_left(controller, ending, code):
     before = shared_memory()
