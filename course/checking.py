@@ -103,18 +103,18 @@ def _crash(error: BaseException, answer: object) -> str:
     lines = str(error).strip().splitlines() or ["no message"]
     # of an op that failed on a device the first line says which op, and the second one why
     first = f"{lines[1].strip()} ({lines[0]})" if type(error) is RemoteError and len(lines) > 1 else lines[0]
-    told = f"{type(error).__name__}: {textwrap.shorten(first, WIDTH)}"
+    reported = f"{type(error).__name__}: {textwrap.shorten(first, WIDTH)}"
     theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     if theirs and theirs[-1].line:
-        return f"it raised {told}\n  at:   {theirs[-1].line}"
+        return f"it raised {reported}\n  at:   {theirs[-1].line}"
     if theirs or isinstance(error, TinyshardError):
-        return f"it raised {told}"
+        return f"it raised {reported}"
     name = getattr(answer, "__name__", "")
     if isinstance(error, TypeError) and callable(answer) and name and f"{name}()" in first:
-        return f"it cannot be called as the task calls it: {told}"
+        return f"it cannot be called as the task calls it: {reported}"
     if callable(answer) and "NoneType" in first:
-        return f"what it returns is None, or has a None in it, and cannot be checked: {told}"
-    return f"what it {'returns' if callable(answer) else 'is'} cannot be checked: {told}"
+        return f"what it returns is None, or has a None in it, and cannot be checked: {reported}"
+    return f"what it {'returns' if callable(answer) else 'is'} cannot be checked: {reported}"
 
 
 def _rule_of(error: BaseException) -> tuple[tuple[str, str], ...]:

@@ -84,12 +84,12 @@ def difference(got: Any, want: Any, what: str = "it", tolerance: float = 1e-5) -
         return ""
     if wanted.dim() == 0:
         return f"{what} is {_number(values)}, not {_number(wanted)}"
-    told = f"{what} differs in {int(is_off.sum())} of {wanted.numel()} elements"
+    reported = f"{what} differs in {int(is_off.sum())} of {wanted.numel()} elements"
     if wanted.numel() <= SHOWN:
-        return f"{told}\n  got:  {_rounded(values)}\n  want: {_rounded(wanted)}"
+        return f"{reported}\n  got:  {_rounded(values)}\n  want: {_rounded(wanted)}"
     place = tuple(int(i) for i in is_off.nonzero()[0])
     at = f"[{', '.join(map(str, place))}]"
-    return f"{told}; the first is {at}: {_number(values[place])}, not {_number(wanted[place])}"
+    return f"{reported}; the first is {at}: {_number(values[place])}, not {_number(wanted[place])}"
 
 
 def _is_off(values: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> torch.Tensor:

@@ -29,12 +29,12 @@ def judge_part(part: Callable[..., object]) -> Verdict:
     y = torch.relu(x @ up) @ down
     got = [part(x, up, down, k) for k in range(DEVICES)]
     sizes = "x, up and down of shapes " + ", ".join(map(str, shapes))
-    told = [
+    reported = [
         difference(mine, _part(x, up, down, k), f"for {sizes} the part of device {k}") for k, mine in enumerate(got)
     ]
-    if not any(told):
+    if not any(reported):
         return PASSED
-    first = next(filter(None, told))
+    first = next(filter(None, reported))
     if any(each is None or plain(each).shape != y.shape for each in got):
         return differs(first, "Each part has the shape of the whole y: a device sums over its rows of `down` only.")
     if not difference(got[0], y):
@@ -75,9 +75,9 @@ def _judge_placed(placed: object, tensors: Sequence[torch.Tensor], room: dict[ts
         if not isinstance(array, ts.Array):
             hint = "A plain tensor is in the memory of the controller. Which function sends it to a device?"
             return differs(f"number {number} is of type {type(array).__name__}, not an Array", hint)
-        told = difference(array, tensor, f"number {number}")
-        if told:
-            return differs(told)
+        reported = difference(array, tensor, f"number {number}")
+        if reported:
+            return differs(reported)
         if array.dtype != tensor.dtype:
             return differs(f"number {number} is of type {array.dtype}, not {tensor.dtype}")
         if len(array.devices()) > 1:
@@ -88,16 +88,18 @@ def _judge_placed(placed: object, tensors: Sequence[torch.Tensor], room: dict[ts
     full = [device for device in room if taken[device] > room[device]]
     if not full:
         return PASSED
-    told = f"{full[0]} gets {taken[full[0]] // KIB} KiB, and has room for {room[full[0]] // KIB}"
+    reported = f"{full[0]} gets {taken[full[0]] // KIB} KiB, and has room for {room[full[0]] // KIB}"
     if sum(nbytes > 0 for nbytes in taken.values()) == 1:
-        return differs(told, "All are on one device, and the seven others keep nothing. `ts.devices()` lists eight.")
+        return differs(
+            reported, "All are on one device, and the seven others keep nothing. `ts.devices()` lists eight."
+        )
     if all(array.devices() == {ts.devices()[number % DEVICES]} for number, array in enumerate(placed)):
-        return differs(told, "To take the devices in turn counts tensors. What must be counted are bytes.")
+        return differs(reported, "To take the devices in turn counts tensors. What must be counted are bytes.")
     if all(nbytes <= max(room.values()) for nbytes in taken.values()):
-        return differs(told, "That would fit if all devices had as much room as the emptiest. They do not.")
+        return differs(reported, "That would fit if all devices had as much room as the emptiest. They do not.")
     if all(numbers[device] <= room[device] for device in room):
-        return differs(told, "`numel` counts numbers, and each of them has 4 bytes. `nbytes` counts bytes.")
-    return differs(told)
+        return differs(reported, "`numel` counts numbers, and each of them has 4 bytes. `nbytes` counts bytes.")
+    return differs(reported)
 
 
 def judge_kept(answer: object) -> Verdict:
@@ -110,19 +112,19 @@ def judge_kept(answer: object) -> Verdict:
     right = sum(each == want for each, want in zip(numbers, KEPT, strict=True))
     if right == 2:
         return PASSED
-    told = f"{right} of 2 {'is' if right == 1 else 'are'} right"
+    reported = f"{right} of 2 {'is' if right == 1 else 'are'} right"
     half = KEPT[1]
     if (on_2, on_4) in ((1, half // 4), (4, half // 4), (1, half)):
-        return differs(told, "These are numbers, not bytes: a 32-bit float has 4 bytes.")
+        return differs(reported, "These are numbers, not bytes: a 32-bit float has 4 bytes.")
     if on_4 == 0:
-        return differs(told, "`device_get` fetches a copy of `c`. What becomes of `c` itself?")
+        return differs(reported, "`device_get` fetches a copy of `c`. What becomes of `c` itself?")
     if on_2 >= half:
         return differs(
-            told, "An Array without a name is forgotten. Which names still lead to the first `a` and the first `b`?"
+            reported, "An Array without a name is forgotten. Which names still lead to the first `a` and the first `b`?"
         )
     if on_2 == 0:
-        return differs(told, "Where is a sum computed, and where is it kept? Its Array still has a name.")
-    return differs(told)
+        return differs(reported, "Where is a sum computed, and where is it kept? Its Array still has a name.")
+    return differs(reported)
 
 
 EXERCISES = (

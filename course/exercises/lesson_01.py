@@ -22,16 +22,18 @@ def judge_ready(guess: Any) -> Verdict:
     if not isinstance(guess, list | tuple) or len(guess) != 4 or not all(isinstance(each, bool) for each in guess):
         return differs("it is not a list of four values, each True or False")
     right = sum(each is truth for each, truth in zip(guess, READY, strict=True))
-    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
+    reported = f"{right} of 4 {'is' if right == 1 else 'are'} right"
     if right == 4:
         return PASSED
     if all(guess):
-        return differs(told, "To wait for `c` is to wait for `c` and for what is before it in its queue, nothing else.")
+        return differs(
+            reported, "To wait for `c` is to wait for `c` and for what is before it in its queue, nothing else."
+        )
     if guess[2] and not guess[0]:
-        return differs(told, "Small work is not done first. What is before `c` in the queue of its device?")
+        return differs(reported, "Small work is not done first. What is before `c` in the queue of its device?")
     if guess[3] and not guess[1]:
-        return differs(told, "`d` is one number, but which array is it taken from?")
-    return differs(told)
+        return differs(reported, "`d` is one number, but which array is it taken from?")
+    return differs(reported)
 
 
 def dispatch_watch(matrix: Any) -> float:
@@ -62,22 +64,22 @@ def _judge_measured(benchmark: Callable[..., Any], product_s: int) -> Verdict:
 
     with watched_waits(wait), clock_of(benchmark, lambda: now_s[0]):
         returned = benchmark(matrix)
-    told = number_in(returned)
-    if told is None:
+    reported = number_in(returned)
+    if reported is None:
         return differs(f"it returns a {type(returned).__name__}, not a number of seconds")
     if not waited:
         return differs("it does not wait for the product", "What has happened when `matrix @ matrix` returns?")
     if all(waited):
         return differs("it waits for `matrix` only", "Which array is the result to wait for?")
-    if told == product_s:
+    if reported == product_s:
         return PASSED
-    if told == 0:
+    if reported == 0:
         return differs("it waits for the product while the watch is not running", "Start, product, wait, stop.")
-    if told == QUEUED_S + product_s:
+    if reported == QUEUED_S + product_s:
         hint = "Rule 2: what is still in the queue when the watch starts? `matrix` itself may not be ready."
         return differs("the time includes the work that `matrix` is the result of", hint)
     takes = "1 second" if product_s == 1 else f"{product_s} seconds"
-    return differs(f"where one product takes {takes}, by `time.perf_counter`, it says {told:g}")
+    return differs(f"where one product takes {takes}, by `time.perf_counter`, it says {reported:g}")
 
 
 def waiting_steps(matrix: Any, double: Any) -> list[Any]:
@@ -117,16 +119,16 @@ def judge_has_failed(has_failed: Callable[..., Any]) -> Verdict:
     found = [has_failed(result) for result in results]
     if found == HAS_FAILED:
         return PASSED
-    told = f"it says {found}"
+    reported = f"it says {found}"
     if found == [not each for each in HAS_FAILED]:
-        return differs(told, "Read the task again: True is for a result that can *not* be had.")
+        return differs(reported, "Read the task again: True is for a result that can *not* be had.")
     if "is_ready" in names_in(has_failed):
         return differs(
-            told, "`is_ready` tells whether the device has ended, not how: a failed result is ready as well."
+            reported, "`is_ready` tells whether the device has ended, not how: a failed result is ready as well."
         )
     if not any(found):
-        return differs(told, "Nothing in the `try` waits for the values, and without waiting no error arrives.")
-    return differs(told)
+        return differs(reported, "Nothing in the `try` waits for the values, and without waiting no error arrives.")
+    return differs(reported)
 
 
 EXERCISES = (

@@ -31,19 +31,19 @@ def judge_picture(spec: Any) -> Verdict:
     holders: dict[int, list[int]] = {}
     for device, (rows, _) in parts.items():
         holders.setdefault(rows.start or 0, []).append(device.id)
-    told = " ".join(str(holders[start]) for start in sorted(holders))
+    reported = " ".join(str(holders[start]) for start in sorted(holders))
     if sharding.shard_shape((8, 8))[1] != 8:
         return differs("the columns are cut as well", "All columns are to stay together: the second entry is None.")
     if len(holders) != 4:
         return differs(
-            f"there are {len(holders)} different blocks, not 4: {told}",
+            f"there are {len(holders)} different blocks, not 4: {reported}",
             "Four different blocks need two axes of 2 at dim 0, in a tuple. The third axis holds copies.",
         )
     if holders[0] != [0, 2]:
         return differs(
-            told, "CPU 0 and CPU 2 share a block: a step of 2 is one along which axis? Do not name that one."
+            reported, "CPU 0 and CPU 2 share a block: a step of 2 is one along which axis? Do not name that one."
         )
-    return PASSED if told == "[0, 2] [4, 6] [1, 3] [5, 7]" else differs(told)
+    return PASSED if reported == "[0, 2] [4, 6] [1, 3] [5, 7]" else differs(reported)
 
 
 def judge_bytes(nbytes_on_a_device: Callable[..., Any]) -> Verdict:
@@ -62,7 +62,7 @@ def judge_bytes(nbytes_on_a_device: Callable[..., Any]) -> Verdict:
         for size in sharding.shard_shape(shape):
             want *= size
         got = nbytes_on_a_device(shape, itemsize, axes, spec)
-        told = f"of {shape}, {itemsize} bytes each, cut by {spec} on {axes}: {got} bytes, not {want}"
+        reported = f"of {shape}, {itemsize} bytes each, cut by {spec} on {axes}: {got} bytes, not {want}"
         whole = want
         for parts, size in zip(sharding.shard_shape(shape), shape, strict=True):
             whole = whole // parts * size
@@ -70,11 +70,11 @@ def judge_bytes(nbytes_on_a_device: Callable[..., Any]) -> Verdict:
         for size in axes.values():
             everything //= size
         if got != want and got == everything:
-            return differs(told, "Only the axes that the spec names divide. Along the others there are copies.")
+            return differs(reported, "Only the axes that the spec names divide. Along the others there are copies.")
         if got != want and got * itemsize == want:
-            return differs(told, "These are elements. How many bytes does one of them have?")
+            return differs(reported, "These are elements. How many bytes does one of them have?")
         if got != want:
-            return differs(told)
+            return differs(reported)
     if names_in(nbytes_on_a_device) & LIBRARYS:
         return differs(
             "the numbers are right, but the library computed them", "Multiply and divide: no sharding is needed."
@@ -101,10 +101,10 @@ def judge_box(stays_in_a_box: Callable[..., Any]) -> Verdict:
                 return differs("it returns None")
             if bool(got) == is_within:
                 continue
-            told = f"on {name}, {per_box} devices a box, axis {axis!r}: {got}, not {is_within}"
+            reported = f"on {name}, {per_box} devices a box, axis {axis!r}: {got}, not {is_within}"
             if "exchanged" in name:
-                return differs(told, "Ask each device for its `id`, and look at all lines along the axis.")
-            return differs(told, "Along `a` of the mesh of 4 x 2 are CPU 0, 2, 4 and 6. In which boxes are these?")
+                return differs(reported, "Ask each device for its `id`, and look at all lines along the axis.")
+            return differs(reported, "Along `a` of the mesh of 4 x 2 are CPU 0, 2, 4 and 6. In which boxes are these?")
     return PASSED
 
 

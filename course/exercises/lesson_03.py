@@ -34,11 +34,11 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
     board = _board("a")
     for (row, column), want in {(0, 0): [0, 1], (5, 3): [4, 5], (7, 0): [6, 7]}.items():
         got = _listed(holders(board, row, column))
-        told = f"holders(board, {row}, {column}) is {got}, not {want}"
+        reported = f"holders(board, {row}, {column}) is {got}, not {want}"
         if got == want[:1]:
-            return differs(told, "Two devices hold this row. Do not stop at the first one that you find.")
+            return differs(reported, "Two devices hold this row. Do not stop at the first one that you find.")
         if got != want:
-            return differs(told)
+            return differs(reported)
     both = _board("b", "a")
     for (row, column), want in {(0, 0): [0], (0, 3): [6], (5, 2): [5]}.items():
         got = _listed(holders(both, row, column))
@@ -83,10 +83,10 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
             return differs(
                 "`fetch` asked for the whole array", "Take `addressable_shards`, and fetch the `data` of some."
             )
-        told = difference(got, numbers, f"for {spec}, what `fetch` returns")
-        if told:
+        reported = difference(got, numbers, f"for {spec}, what `fetch` returns")
+        if reported:
             hint = "Blocks need not lie below each other. `index` says where in the whole tensor a block belongs."
-            return differs(told, "" if entries == ("a",) else hint)
+            return differs(reported, "" if entries == ("a",) else hint)
         fetched = len(set(map(id, fetches)))
         if not set(map(id, fetches)) <= set(map(id, of_shards)):
             return differs(
@@ -121,19 +121,22 @@ def judge_stops(stops: Any) -> Verdict:
         exchanges = ts.collectives_in(compiled)
         most = max(most, sum(each.count for each in exchanges))
         have = want
-    told = f"sent {sent / MIB:g} MiB, held up to {held / MIB:g} MiB, up to {most} exchanges in a move"
+    reported = f"sent {sent / MIB:g} MiB, held up to {held / MIB:g} MiB, up to {most} exchanges in a move"
     if sent <= 6 * MIB and held <= 16 * MIB and most == 1:
         return PASSED
     shards = [ts.NamedSharding(mesh, spec).shard_shape(UP) for spec in stops]
     if any(rows * columns > UP[0] * UP[1] // 8 for rows, columns in shards):
         return differs(
-            told, "At one of the stops devices hold copies. To make copies takes an all-gather: name all three axes."
+            reported,
+            "At one of the stops devices hold copies. To make copies takes an all-gather: name all three axes.",
         )
     if most > 1:
-        return differs(told, "A move that takes several exchanges has a stop in it. What does each device hold there?")
+        return differs(
+            reported, "A move that takes several exchanges has a stop in it. What does each device hold there?"
+        )
     if sent == BY_THE_LIBRARY:
-        return differs(told, "That is the library's own path: in its middle all eight exchange. Is that needed?")
-    return differs(told, "Some blocks change their shape, or their device, more often than they have to.")
+        return differs(reported, "That is the library's own path: in its middle all eight exchange. Is that needed?")
+    return differs(reported, "Some blocks change their shape, or their device, more often than they have to.")
 
 
 EXERCISES = (

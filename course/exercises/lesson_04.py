@@ -34,13 +34,13 @@ def judge_silent_sum(spec: Any) -> Verdict:
     made = compiled(lambda v: v.sum(0), _operand(spec))
     (held, *_), nbytes = made.program.metas, made.cost_analysis().nbytes
     assert held is not None
-    told = f"each device holds {held} and sends {nbytes} bytes"
+    reported = f"each device holds {held} and sends {nbytes} bytes"
     is_eighth = held.nbytes == 64 * 64 * 4 // 8
     if not is_eighth and nbytes == 0:
-        return differs(told, "No communication, but there are copies: both axes have to shard something.")
+        return differs(reported, "No communication, but there are copies: both axes have to shard something.")
     if is_eighth and nbytes:
-        return differs(told, "A column that is spread over several devices must be added up by communication.")
-    return PASSED if is_eighth else differs(told)
+        return differs(reported, "A column that is spread over several devices must be added up by communication.")
+    return PASSED if is_eighth else differs(reported)
 
 
 def _dot(left: Any, right: Any) -> Any:
@@ -53,20 +53,22 @@ def judge_layouts_of_a_program(specs: Any) -> Verdict:
         return differs("it is not a pair of P(...)")
     made = compiled(_dot, *map(_operand, specs))
     result, found = made.output_shardings.spec, ts.collectives_in(made)
-    told = f"the result has {result}; {_told(made)}"
+    reported = f"the result has {result}; {_told(made)}"
     kinds = [(each.kind, each.axes, each.nbytes) for each in found]
     if result == P("a", "b") and kinds == [("all_gather", ("a",), 6144)]:
         return PASSED
     if result == P("a", "b") and not found:
         return differs(
-            told, "The result is right, but nothing is missing. Which operand must be in more parts than that?"
+            reported, "The result is right, but nothing is missing. Which operand must be in more parts than that?"
         )
     if result == P("a", "b"):
         hint = "The result is right. All shards that differ along `a` are gathered: 3 pieces of 2,048 bytes arrive."
-        return differs(told, hint)
+        return differs(reported, hint)
     if [each.kind for each in found] == ["all_gather"]:
-        return differs(told, "A gather, but `b` shards nothing of the result. Which operand has the result's columns?")
-    return differs(told)
+        return differs(
+            reported, "A gather, but `b` shards nothing of the result. Which operand has the result's columns?"
+        )
+    return differs(reported)
 
 
 def _layer(x: Any, up: Any, down: Any) -> Any:
@@ -83,21 +85,21 @@ def judge_weights_in_sixteen_mib(specs: Any) -> Verdict:
     made = compiled(_layer, *operands)
     held = sum(meta.nbytes for meta in made.program.metas[1:3] if meta is not None) / MIB
     nbytes = made.cost_analysis().nbytes
-    told = f"{held:g} MiB of weights on a device; {_told(made)}"
+    reported = f"{held:g} MiB of weights on a device; {_told(made)}"
     if held > 16:
-        return differs(told, "Too much memory: an axis of 2 devices leaves half of a matrix, 16 MiB, on each.")
+        return differs(reported, "Too much memory: an axis of 2 devices leaves half of a matrix, 16 MiB, on each.")
     if nbytes <= 196_608:
         return PASSED
     kinds = [each.kind for each in ts.collectives_in(made)]
     if "all_gather" in kinds:
-        return differs(told, "Something is gathered first. Does one axis shard two dims that do not match?")
+        return differs(reported, "Something is gathered first. Does one axis shard two dims that do not match?")
     if kinds == ["all_reduce"] and nbytes <= 458_752:
         hint = (
             "One all_reduce, of all 64 rows and 1024 columns. Let one axis do the sum, and the other one "
             "share out what is summed."
         )
-        return differs(told, hint)
-    return differs(told)
+        return differs(reported, hint)
+    return differs(reported)
 
 
 def unconstrained(left: Any, right: Any) -> Any:
@@ -109,9 +111,9 @@ def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
     """The sums on every device, by a reduce_scatter along the columns and an all_gather."""
     made = compiled(column_sums, _operand(P(None, "b")), _operand(P("b")))
     spec, nbytes = made.output_shardings.spec, made.cost_analysis().nbytes
-    told = f"the result has {spec}, and {nbytes:,} bytes are sent: {_told(made)}"
+    reported = f"the result has {spec}, and {nbytes:,} bytes are sent: {_told(made)}"
     if spec != P():
-        return differs(told, "In the end every device is to have all 64 sums: constrain the result, too.")
+        return differs(reported, "In the end every device is to have all 64 sums: constrain the result, too.")
     if nbytes > 8320:
         kinds = [each.kind for each in ts.collectives_in(made)]
         if kinds == ["reduce_scatter", "all_reduce"]:
@@ -119,14 +121,14 @@ def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
                 "With rows on each device, a column's sum is a partial sum again, and reduced again. "
                 "Which cut keeps columns whole?"
             )
-            return differs(told, hint)
+            return differs(reported, hint)
         if kinds[:1] == ["all_reduce"]:
             return differs(
-                told,
+                reported,
                 "The whole product is still reduced to every device. Constrain it before `relu` uses "
                 "it, along the axis that holds the parts of its sums.",
             )
-        return differs(told)
+        return differs(reported)
     numbers = torch.arange(4096.0).reshape(64, 64) / 4096 - 0.5
     mesh = ts.make_mesh((4, 2), ("a", "b"))
     left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))

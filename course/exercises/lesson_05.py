@@ -96,7 +96,7 @@ def judge_clipped_mean(clipped_mean: Callable[..., Any]) -> Verdict:
     each = torch.stack([torch.func.grad(loss)(w, x, target) for x, target in zip(examples, targets, strict=True)])
     length = each.norm(dim=1, keepdim=True)
     clipped = each * (MOST / length).clamp(max=1)
-    told = difference(got, clipped.mean(0), "the mean of 24 clipped gradients", tolerance=1e-4)
+    reported = difference(got, clipped.mean(0), "the mean of 24 clipped gradients", tolerance=1e-4)
     mean = each.mean(0)
     for other, hint in (
         (clipped, "Nearly: these are the 24 clipped gradients. Take their mean."),
@@ -105,10 +105,10 @@ def judge_clipped_mean(clipped_mean: Callable[..., Any]) -> Verdict:
         ((MOST * each / length).mean(0), "All are 10 long now. One that was shorter stays as it is: `clamp(max=1)`."),
         (each.clamp(-MOST, MOST).mean(0), "Each number was cut off by itself. Shorten the gradient as a whole."),
     ):
-        if told and not difference(got, other, tolerance=1e-4):
-            return differs(told, hint)
-    if told:
-        return differs(told)
+        if reported and not difference(got, other, tolerance=1e-4):
+            return differs(reported, hint)
+    if reported:
+        return differs(reported)
     if len(seen) != 1:
         return differs(
             f"the mean is right, but `loss` was called {len(seen)} times",
@@ -132,18 +132,22 @@ def judge_step_each(step_each: Callable[..., Any]) -> Verdict:
         return not any(difference(got[name], models[name] - factor * grads[name], tolerance=1e-4) for name in models)
 
     if not is_like(0.1):
-        told = next(
-            told
+        reported = next(
+            reported
             for name in models
-            if (told := difference(got[name], models[name] - 0.1 * grads[name], f"the {name} of 4 models", 1e-4))
+            if (reported := difference(got[name], models[name] - 0.1 * grads[name], f"the {name} of 4 models", 1e-4))
         )
         if is_like(0.025):
-            return differs(told, "The mean over the models divides each gradient by 4. Each model has its own loss.")
+            return differs(
+                reported, "The mean over the models divides each gradient by 4. Each model has its own loss."
+            )
         if is_like(-0.1):
-            return differs(told, "These models climb: a step must go against the gradient.")
+            return differs(reported, "These models climb: a step must go against the gradient.")
         if len(seen) == 1 and seen[0][2] == ():
-            return differs(told, "Each model has seen one number of x. Which entry of `in_axes` lets all see all of x?")
-        return differs(told)
+            return differs(
+                reported, "Each model has seen one number of x. Which entry of `in_axes` lets all see all of x?"
+            )
+        return differs(reported)
     if len(seen) != 1 or seen[0][0] != ():
         return differs(
             f"the models are right, but `loss` was called {len(seen)} times, first with the shapes {seen[0]}"

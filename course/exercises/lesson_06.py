@@ -23,16 +23,16 @@ def judge_unit_rows(unit_rows: Callable[..., Any]) -> Verdict:
     cut = ts.device_put(MATRIX, ts.NamedSharding(mesh, P("a", "b")))
     squares = (MATRIX**2).reshape(8, 2, 2)
     got = unit_rows(cut)
-    told = difference(got, MATRIX / MATRIX.norm(dim=1, keepdim=True), "the result")
+    reported = difference(got, MATRIX / MATRIX.norm(dim=1, keepdim=True), "the result")
     halves = squares.sum(2).sqrt()
     if not difference(got, (MATRIX.reshape(8, 2, 2) / halves[:, :, None]).reshape(8, 4)):
-        return differs(told, "Each half of a row now has the length 1. What does a device need from its neighbour?")
+        return differs(reported, "Each half of a row now has the length 1. What does a device need from its neighbour?")
     if not difference(got, MATRIX / halves.sum(1, keepdim=True)):
-        return differs(told, "Lengths do not add: 3 and 4 make 5. What adds is what is under the root.")
+        return differs(reported, "Lengths do not add: 3 and 4 make 5. What adds is what is under the root.")
     if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):
-        return differs(told, "You divided by the sum of squares: the length is its root.")
-    if told:
-        return differs(told)
+        return differs(reported, "You divided by the sum of squares: the length is its root.")
+    if reported:
+        return differs(reported)
     if not is_mapped(unit_rows, cut):
         return differs(
             "the values are right, but no function was mapped over the mesh",
@@ -53,17 +53,17 @@ def judge_softmax(softmax_rows: Callable[..., Any]) -> Verdict:
     scores = (torch.arange(512.0).reshape(8, 64) * 37 % 101) * 3
     cut = ts.device_put(scores, ts.NamedSharding(mesh, P("a", "b")))
     got = softmax_rows(cut)
-    told = difference(got, torch.softmax(scores, 1), "the softmax of 8 rows")
+    reported = difference(got, torch.softmax(scores, 1), "the softmax of 8 rows")
     halves = scores.reshape(8, 2, 32)
-    if told and torch.isnan(torch.as_tensor(got)).any():
-        return differs(told, "exp(300) is infinite, and infinity by infinity is nan: subtract the largest first.")
+    if reported and torch.isnan(torch.as_tensor(got)).any():
+        return differs(reported, "exp(300) is infinite, and infinity by infinity is nan: subtract the largest first.")
     if not difference(got, torch.softmax(halves, 2).reshape(8, 64)):
-        return differs(told, "Each half of a row adds up to 1. By what must both halves be divided?")
+        return differs(reported, "Each half of a row adds up to 1. By what must both halves be divided?")
     exponentials = torch.exp(halves - halves.amax(2, keepdim=True))
     if not difference(got, (exponentials / exponentials.sum((1, 2), keepdim=True)).reshape(8, 64)):
-        return differs(told, "Both halves must subtract the same number: the largest of the whole row, `pmax`.")
-    if told:
-        return differs(told)
+        return differs(reported, "Both halves must subtract the same number: the largest of the whole row, `pmax`.")
+    if reported:
+        return differs(reported)
     if not is_mapped(softmax_rows, cut):
         return differs(
             "the values are right, but no function was mapped over the mesh",
@@ -86,7 +86,7 @@ def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
     noted, seen = watched(loss)
     got = pulls(noted, w, examples, targets)
     each = torch.stack([torch.func.grad(loss)(w, x, target) for x, target in zip(examples, targets, strict=True)])
-    told = difference(got, each.norm(dim=1), "the vector of 24 lengths", tolerance=1e-4)
+    reported = difference(got, each.norm(dim=1), "the vector of 24 lengths", tolerance=1e-4)
     if not difference(got, each, tolerance=1e-4):
         return differs(
             "these are the 24 gradients",
@@ -94,16 +94,16 @@ def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
         )
     if not difference(got, each.unflatten(0, (8, 3)).sum(0).norm(dim=1).repeat(8), tolerance=1e-4):
         return differs(
-            told,
+            reported,
             "All devices share one `w`, so a gradient with respect to it is the sum of what each of them finds. "
             "`ts.lax.pcast` makes of it a value of each device's own.",
         )
-    if told and tuple(getattr(got, "shape", ())) == (8,):
+    if reported and tuple(getattr(got, "shape", ())) == (8,):
         return differs(
-            told, "One number a device: the block was taken as a whole. `vmap` takes its three examples apart."
+            reported, "One number a device: the block was taken as a whole. `vmap` takes its three examples apart."
         )
-    if told:
-        return differs(told)
+    if reported:
+        return differs(reported)
     if not isinstance(got, ts.Array) or len(got.devices()) != 8:
         return differs(
             "the values are right, but the eight devices did not compute them",

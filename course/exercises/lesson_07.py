@@ -59,9 +59,9 @@ def _judge_mean(mean_of_all: Callable[..., Any], count: int) -> Verdict:
 
     mapped = on_each_device(one, count=2)
     got = mapped(losses, is_real)
-    told = difference(got, losses[is_real].mean().expand(8), "the result on the eight devices")
+    reported = difference(got, losses[is_real].mean().expand(8), "the result on the eight devices")
     local = torch.nan_to_num((parts * masks).sum(1) / masks.sum(1))
-    if told:
+    if reported:
         values = torch.nan_to_num(ts.device_get(got))
         seen = (
             (local, "Each device returns the mean of its own losses. Which sums must be added over the devices?"),
@@ -80,11 +80,11 @@ def _judge_mean(mean_of_all: Callable[..., Any], count: int) -> Verdict:
         )
         for wrong, hint in seen:
             if values.shape == wrong.shape and not difference(values, wrong):
-                return differs(told, hint)
+                return differs(reported, hint)
         if values.shape == (8,) and bool((values == values[0]).all()):
             hint = "A mean of means counts each device once. But device 6 has two real losses, and device 7 none."
-            return differs(told, hint)
-        return differs(told)
+            return differs(reported, hint)
+        return differs(reported)
     nbytes = _nbytes(mapped, losses, is_real)
     if nbytes > 21:
         hint = "Right, but all losses travel. Which two numbers of each device are enough?"
@@ -101,11 +101,13 @@ def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
     except ts.errors.MappingError as error:
         hint = "A permutation has one receiver for each sender. Which collective gives the same to all devices?"
         return differs(str(error).splitlines()[0], hint)
-    told = difference(got, TABLE[3].repeat(8), "the result")
-    if told and not difference(got, TABLE.sum(0).repeat(8)):
-        return differs(told, "That is the sum of all rows. What must the others hold, so that only device 3 counts?")
-    if told:
-        return differs(told)
+    reported = difference(got, TABLE[3].repeat(8), "the result")
+    if reported and not difference(got, TABLE.sum(0).repeat(8)):
+        return differs(
+            reported, "That is the sum of all rows. What must the others hold, so that only device 3 counts?"
+        )
+    if reported:
+        return differs(reported)
     nbytes = _most_sent(mapped, rows)
     if nbytes > 56 and _passes_on(from_three):
         hint = (
@@ -148,15 +150,15 @@ def judge_new_piece(new_piece: Callable[..., Any]) -> Verdict:
         hint = "The gradient has 64 numbers for 8 devices: `tiled=True` allows pieces of more than one number."
         return differs(str(error).splitlines()[0], hint)
     want = weights - 0.5 * table.mean(0)
-    told = difference(got, want, "the weights")
-    if told and not difference(got, weights - 0.5 * table.sum(0)):
-        return differs(told, "That is a step by the *sum* of the gradients. The task says their mean.")
-    if told and not difference(got, weights + 0.5 * table.mean(0)):
-        return differs(told, "The step goes uphill: the sign is wrong.")
-    if told and tuple(got.shape) == (512,):
-        return differs(told, "Each device returns all 64 weights. It keeps, and updates, only its own piece of 8.")
-    if told:
-        return differs(told)
+    reported = difference(got, want, "the weights")
+    if reported and not difference(got, weights - 0.5 * table.sum(0)):
+        return differs(reported, "That is a step by the *sum* of the gradients. The task says their mean.")
+    if reported and not difference(got, weights + 0.5 * table.mean(0)):
+        return differs(reported, "The step goes uphill: the sign is wrong.")
+    if reported and tuple(got.shape) == (512,):
+        return differs(reported, "Each device returns all 64 weights. It keeps, and updates, only its own piece of 8.")
+    if reported:
+        return differs(reported)
     nbytes = _nbytes(mapped, weights, gradients)
     if nbytes > 224:
         hint = (
@@ -175,18 +177,18 @@ def judge_to_heads(to_heads: Callable[..., Any]) -> Verdict:
     except ts.errors.MappingError as error:
         hint = "The dim that a device cuts in eight is the one of its 8 heads. Which dim is that?"
         return differs(str(error).splitlines()[0], hint)
-    told = difference(got, words, "the array")
-    if told and tuple(got.shape) == (4, 64, 2):
+    reported = difference(got, words, "the array")
+    if reported and tuple(got.shape) == (4, 64, 2):
         hint = "A device still has 4 tokens. The heads must be cut, and the tokens joined."
-        return differs(told, hint)
-    if told and tuple(got.shape) == (8, 32, 2):
+        return differs(reported, hint)
+    if reported and tuple(got.shape) == (8, 32, 2):
         hint = (
             "The pieces of the eight devices are stacked in a new dim. `tiled=True` joins them along the dim of "
             "the tokens."
         )
-        return differs(told, hint)
-    if told:
-        return differs(told)
+        return differs(reported, hint)
+    if reported:
+        return differs(reported)
     nbytes = _nbytes(mapped, words)
     if nbytes > 224:
         hint = (

@@ -24,8 +24,8 @@ def _costs(mapped: Any, steps: int, nbytes: int) -> tuple[str, int, int]:
     if others:
         return f"its program has {' and '.join(others)}", counted, sent
     if counted > steps or sent > nbytes:
-        told = f"{counted} collective_permutes and {sent} bytes, not {steps} and {nbytes}"
-        return told, counted, sent
+        reported = f"{counted} collective_permutes and {sent} bytes, not {steps} and {nbytes}"
+        return reported, counted, sent
     return "", counted, sent
 
 
@@ -34,7 +34,7 @@ def judge_halo(with_halo: Callable[..., Any]) -> Verdict:
     left, right = TABLE.roll(1, 0)[:, -1:], TABLE.roll(-1, 0)[:, :1]
     mapped = on_each_device(with_halo)
     got = mapped(ROWS)
-    told = difference(got, torch.cat([left, TABLE, right], 1).flatten(), "the result")
+    reported = difference(got, torch.cat([left, TABLE, right], 1).flatten(), "the result")
     open_left, open_right = left.clone(), right.clone()
     open_left[0], open_right[7] = 0, 0
     seen = (
@@ -56,15 +56,15 @@ def judge_halo(with_halo: Callable[..., Any]) -> Verdict:
         ),
     )
     for wrong, hint in seen:
-        if told and not difference(got, wrong.flatten()):
-            return differs(told, hint)
-    if told:
-        return differs(told)
-    told, _, sent = _costs(mapped, steps=2, nbytes=8)
-    if told and sent <= 64:
-        return differs(told, "Right, but whole rows travel. Cut the edge off *before* it is sent.")
-    if told:
-        return differs(told, "Right, but every device gets all rows. Which two devices have what is needed?")
+        if reported and not difference(got, wrong.flatten()):
+            return differs(reported, hint)
+    if reported:
+        return differs(reported)
+    reported, _, sent = _costs(mapped, steps=2, nbytes=8)
+    if reported and sent <= 64:
+        return differs(reported, "Right, but whole rows travel. Cut the edge off *before* it is sent.")
+    if reported:
+        return differs(reported, "Right, but every device gets all rows. Which two devices have what is needed?")
     return PASSED
 
 
@@ -73,25 +73,25 @@ def judge_sum_so_far(sum_so_far: Callable[..., Any]) -> Verdict:
     mapped = on_each_device(sum_so_far)
     got = mapped(ROWS)
     want = TABLE.cumsum(0)
-    told = difference(got, want.flatten(), "the result")
-    if told and not difference(got, TABLE.sum(0).repeat(8)):
+    reported = difference(got, want.flatten(), "the result")
+    if reported and not difference(got, TABLE.sum(0).repeat(8)):
         return differs(
-            told, "Every device has the sum of all rows: they go all the way around. Which pairs must be missing?"
+            reported, "Every device has the sum of all rows: they go all the way around. Which pairs must be missing?"
         )
-    if told and not difference(got, (want - TABLE).flatten()):
-        return differs(told, "The device's own row is missing in its sum.")
-    if told and not difference(got, TABLE.flip(0).cumsum(0).flip(0).flatten()):
+    if reported and not difference(got, (want - TABLE).flatten()):
+        return differs(reported, "The device's own row is missing in its sum.")
+    if reported and not difference(got, TABLE.flip(0).cumsum(0).flip(0).flatten()):
         return differs(
-            told, "That is the sum of this device's row and of those *after* it. In a pair the first number sends."
+            reported, "That is the sum of this device's row and of those *after* it. In a pair the first number sends."
         )
-    if told:
-        return differs(told)
-    told, counted, _ = _costs(mapped, steps=3, nbytes=96)
-    if told and "permutes" not in told:
-        return differs(told, "`ppermute` alone is allowed: no row may travel to a device that does not add it.")
-    if told:
+    if reported:
+        return differs(reported)
+    reported, counted, _ = _costs(mapped, steps=3, nbytes=96)
+    if reported and "permutes" not in reported:
+        return differs(reported, "`ppermute` alone is allowed: no row may travel to a device that does not add it.")
+    if reported:
         hint = f"Right, in {counted} steps. After one a device holds the sum of two rows: send *that* on, farther away."
-        return differs(told, hint)
+        return differs(reported, hint)
     return PASSED
 
 
@@ -103,9 +103,9 @@ def judge_crossing(answer: Any) -> Verdict:
     ring_us, halving_us = 140 + 1.75e-5 * nbytes, 60 + 2.5e-5 * nbytes
     if abs(ring_us - halving_us) <= 0.01 * ring_us:
         return PASSED
-    told = f"for {nbytes:,.0f} bytes the ring takes {ring_us:,.1f} µs, halving, then doubling {halving_us:,.1f} µs"
+    reported = f"for {nbytes:,.0f} bytes the ring takes {ring_us:,.1f} µs, halving, then doubling {halving_us:,.1f} µs"
     if 0 < nbytes < 1000:
-        return differs(told, "In bytes, please: a megabyte has a million.")
+        return differs(reported, "In bytes, please: a megabyte has a million.")
     for wrong, hint in (
         (16_000_000, "You let the ring send two whole rows. With 8 devices it is 2 · 7/8."),
         (4_923_077, "You counted one half of the ring's bytes: reduce-scatter *and* all-gather send 7/8 each."),
@@ -114,8 +114,8 @@ def judge_crossing(answer: Any) -> Verdict:
         (8_800_000, "That is doubling alone, with wires between any two devices. Here neighbours have wires."),
     ):
         if abs(nbytes - wrong) < 0.01 * wrong:
-            return differs(told, hint)
-    return differs(told)
+            return differs(reported, hint)
+    return differs(reported)
 
 
 def judge_gather_in_three(gather_in_three: Callable[..., Any]) -> Verdict:
@@ -131,25 +131,25 @@ def judge_gather_in_three(gather_in_three: Callable[..., Any]) -> Verdict:
             "32. Convert it by `.long()`, or index with brackets, which take both."
         )
         return differs("torch says: Expected a long tensor for index, but got Int", hint)
-    told = difference(got, TABLE.repeat(8, 1), "the result")
-    if told and tuple(got.shape) == (512,):
-        return differs(told, "All in one dim: the target is a table, f32[8, 8], on each device.")
-    if told and tuple(got.shape) == (64, 8):
+    reported = difference(got, TABLE.repeat(8, 1), "the result")
+    if reported and tuple(got.shape) == (512,):
+        return differs(reported, "All in one dim: the target is a table, f32[8, 8], on each device.")
+    if reported and tuple(got.shape) == (64, 8):
         tables = ts.device_get(got).reshape(8, 8, 8)
         if all(torch.equal(table.sort(0).values, TABLE) for table in tables):
             hint = (
                 "All rows are there, but in another order on each device. Which device's row is in line 0 of "
                 "device `me`?"
             )
-            return differs(told, hint)
-    if told:
-        return differs(told)
-    told, counted, _ = _costs(mapped, steps=3, nbytes=224)
-    if told and "permutes" not in told:
-        return differs(told, "Build it from `ppermute` alone.")
-    if told:
+            return differs(reported, hint)
+    if reported:
+        return differs(reported)
+    reported, counted, _ = _costs(mapped, steps=3, nbytes=224)
+    if reported and "permutes" not in reported:
+        return differs(reported, "Build it from `ppermute` alone.")
+    if reported:
         hint = f"Right, in {counted} steps. Send all that you hold, not only the row that arrived last."
-        return differs(told, hint)
+        return differs(reported, hint)
     return PASSED
 
 

@@ -32,16 +32,16 @@ class Traces:
 @contextlib.contextmanager
 def counted_traces() -> Iterator[Traces]:
     """Inside, jit finds no older trace, since another mesh is set; afterwards `count` says how many were made."""
-    traces, told = Traces(), io.StringIO()
+    traces, reported = Traces(), io.StringIO()
     mesh = ts.make_mesh((1,), (f"judged{next(_numbers)}",))
     ts.config.update("explain_cache_misses", True)
     try:
-        with ts.set_mesh(mesh), contextlib.redirect_stderr(told):
+        with ts.set_mesh(mesh), contextlib.redirect_stderr(reported):
             yield traces
     finally:
         ts.config.update("explain_cache_misses", False)
-        traces.count = sum(" is traced" in line for line in told.getvalue().splitlines())
-        traces.lengths = frozenset(map(int, re.findall(r"\[(\d+)\]", told.getvalue())))
+        traces.count = sum(" is traced" in line for line in reported.getvalue().splitlines())
+        traces.lengths = frozenset(map(int, re.findall(r"\[(\d+)\]", reported.getvalue())))
 
 
 def _traces(number: int) -> str:
@@ -68,20 +68,22 @@ def judge_means(means: Callable[..., Any]) -> Verdict:
                 wrong = difference(means(v, window, rate), want, f"means(v, {window}, {rate})")
                 if wrong:
                     return differs(wrong)
-    told = f"the values are right; {_traces(traces.count)} for 20 calls"
+    reported = f"the values are right; {_traces(traces.count)} for 20 calls"
     if traces.count == 2:
         return PASSED
     if traces.count == 0:
-        return differs(told, "Nothing was traced: a jitted function must compute the means.")
+        return differs(reported, "Nothing was traced: a jitted function must compute the means.")
     if traces.count == 4:
-        return differs(told, "Two for each window. Among the rates are ints and floats: which dtype has 2, which 0.5?")
+        return differs(
+            reported, "Two for each window. Among the rates are ints and floats: which dtype has 2, which 0.5?"
+        )
     if traces.count == 20:
         hint = (
             "A trace for each call: a static value, or a new function, is another key. Which of the three "
             "arguments must be a Python value?"
         )
-        return differs(told, hint)
-    return differs(told)
+        return differs(reported, hint)
+    return differs(reported)
 
 
 def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
@@ -93,17 +95,17 @@ def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
     except TypeError as error:
         hint = "A trace has no values to choose a branch by. Section 6 has the ways out."
         return differs(f"jit says: {str(error).splitlines()[0]}", hint)
-    told = difference(large, [0.25, 0.5, 0.75, 1.0], "shrunk of 1, 2, 3, 4")
-    if told and not difference(large, [1.0, 0.5, 0.75, 1.0]):
+    reported = difference(large, [0.25, 0.5, 0.75, 1.0], "shrunk of 1, 2, 3, 4")
+    if reported and not difference(large, [1.0, 0.5, 0.75, 1.0]):
         return differs(
-            told, "Each element decided for itself: 1 was left as it is. The condition is about the largest."
+            reported, "Each element decided for itself: 1 was left as it is. The condition is about the largest."
         )
-    if told:
-        return differs(told)
-    told = difference(small, [0.125, 0.25, 0.375, 0.5], "shrunk of 1/8, 2/8, 3/8, 4/8")
+    if reported:
+        return differs(reported)
+    reported = difference(small, [0.125, 0.25, 0.375, 0.5], "shrunk of 1/8, 2/8, 3/8, 4/8")
     return (
-        differs(told, "Here the largest is not more than 1. By what may one divide without a change?")
-        if told
+        differs(reported, "Here the largest is not more than 1. By what may one divide without a change?")
+        if reported
         else PASSED
     )
 
@@ -129,12 +131,12 @@ def judge_bucketed_mean(bucketed_mean: Callable[..., Any]) -> Verdict:
                 return differs(wrong, "What was filled in counts as well. By which number must the sum be divided?")
             if wrong:
                 return differs(wrong)
-    told = f"the means are right; {_traces(traces.count)} for 64 lengths"
+    reported = f"the means are right; {_traces(traces.count)} for 64 lengths"
     if traces.count == 0:
-        return differs(told, "Nothing was traced: a jitted function must compute the sum.")
+        return differs(reported, "Nothing was traced: a jitted function must compute the sum.")
     if traces.count > 7:
         hint = "Which lengths do the padded vectors have? And is the jitted function the same one at each call?"
-        return differs(told, hint)
+        return differs(reported, hint)
     return PASSED
 
 

@@ -20,16 +20,16 @@ P = ts.P
 def judge_counters(counters: Any) -> Verdict:
     """The first row of the block of device 3, of 8 x 12 numbers in 4 x 2 blocks."""
     found = [int(each) for each in counters]
-    told = f"these are the counters {found[0]} to {found[-1]}" if found else "there are none"
+    reported = f"these are the counters {found[0]} to {found[-1]}" if found else "there are none"
     if found == list(range(30, 36)):
         return PASSED
     if found == list(range(24, 30)):
-        return differs(told, "The row is right, but that is its left half: device 2 has it.")
+        return differs(reported, "The row is right, but that is its left half: device 2 has it.")
     if found == list(range(42, 48)):
-        return differs(told, "The half is right, but that is the *second* row of the block.")
+        return differs(reported, "The half is right, but that is the *second* row of the block.")
     if found == list(range(18, 24)):
-        return differs(told, "That is a block numbered through. A counter is 12 times the row, plus the column.")
-    return differs(told)
+        return differs(reported, "That is a block numbered through. A counter is 12 times the row, plus the column.")
+    return differs(reported)
 
 
 def identity(key: Any, h: Any) -> Any:
@@ -53,7 +53,7 @@ def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
         return differs(f"the shape is {tuple(dropped.shape)}, not (10, 80)")
     kept = dropped != 0
     share = 1 - kept.float().mean().item()
-    told = f"{share:.0%} of the elements are 0"
+    reported = f"{share:.0%} of the elements are 0"
     if torch.equal(dropped[kept], values[kept]) and 0.4 < share < 0.6:
         hint = "The mean of all must stay what it was. So the kept ones count twice."
         return differs("what is kept is not doubled", hint)
@@ -66,7 +66,7 @@ def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
         hint = "The mask has one column. Draw one number for each element of `h`."
         return differs("whole rows are lost, and whole rows are kept", hint)
     if not 0.4 < share < 0.6:
-        return differs(told)
+        return differs(reported)
     if torch.equal(plain(jitted(ts.random.key(4), x)) != 0, kept):
         return differs("another key drops the same elements", "The mask must come from the key that the caller gives.")
     found = ts.collectives_in(compiled(jitted, key, x))
@@ -108,20 +108,20 @@ def judge_rows(noise_of_rows: Callable[..., Any]) -> Verdict:
             return differs("another key gives the same noise", "The numbers must come from the key of the caller.")
     for count, values in noise.items():
         distinct = len({tuple(row) for row in values.tolist()})
-        told = f"on {count} devices {distinct} of 8 rows are different"
+        reported = f"on {count} devices {distinct} of 8 rows are different"
         if distinct < 8 and count < 8 and len({tuple(row) for row in values[: 8 // count].tolist()}) == 8 // count:
             hint = "Every device draws for its rows 0, 1, …: what is the number of its first row in the whole array?"
-            return differs(told, hint)
+            return differs(reported, hint)
         if distinct < 8:
-            return differs(told, "Every row needs a key of its own, or counters of its own.")
+            return differs(reported, "Every row needs a key of its own, or counters of its own.")
         if not all(len(set(row)) == 3 for row in values.tolist()):
             return differs("a row repeats a number", "Draw three numbers for each row, from the row's key.")
     equal = {count: int((noise[count] == noise[1]).all(dim=1).sum()) for count in (2, 4, 8)}
     if all(rows == 8 for rows in equal.values()):
         return PASSED
-    told = ", ".join(f"{rows} of 8 rows on {count} devices" for count, rows in equal.items())
+    reported = ", ".join(f"{rows} of 8 rows on {count} devices" for count, rows in equal.items())
     hint = "The number of the *device* is still in the key. What has the same number on every mesh?"
-    return differs(f"equal to one device: {told}", hint)
+    return differs(f"equal to one device: {reported}", hint)
 
 
 EXERCISES = (

@@ -91,8 +91,8 @@ def _judge_leftovers_bytes(loss_of_rest: Callable[..., Any]) -> Verdict:
     cost = ts.jit(loss_of_rest).lower(params, batch, _described((256,), mesh, P("data"))).compile().cost_analysis()
     if cost.nbytes <= LEFTOVERS_NBYTES:
         return PASSED
-    told = f"the loss is right, but a device sends {cost.nbytes:,} bytes"
-    return differs(told, "Rows travel: to slice a sharded dim is to reshard it. Let padded rows count 0, and stay.")
+    reported = f"the loss is right, but a device sends {cost.nbytes:,} bytes"
+    return differs(reported, "Rows travel: to slice a sharded dim is to reshard it. Let padded rows count 0, and stay.")
 
 
 # 11.2
@@ -123,20 +123,20 @@ def judge_hosts(answer: Any) -> Verdict:
     compiled = _step_on_hosts(weights, batch)
     held, flops = compiled.memory_analysis().argument_nbytes, compiled.cost_analysis().flops
     along_host = sum(each.nbytes for each in ts.collectives_in(compiled) if "host" in each.axes)
-    told = f"{held:,} bytes held when the step begins, {along_host:,} sent along host, {flops / 1e6:.1f} Mflop"
+    reported = f"{held:,} bytes held when the step begins, {along_host:,} sent along host, {flops / 1e6:.1f} Mflop"
     if held < 600_000 and along_host < 400_000 and flops < 51.4e6:
         return PASSED
     if flops >= 51.4e6:
         return differs(
-            told,
+            reported,
             "Work is done twice: devices with the same examples compute the same. No two should.",
         )
     if held >= 600_000:
-        return differs(told, "Too much is held: along which axis do shards of the weights cost no cable?")
+        return differs(reported, "Too much is held: along which axis do shards of the weights cost no cable?")
     if any(each.kind == "all_gather" and "host" in each.axes for each in ts.collectives_in(compiled)):
         hint = "Matrices are gathered through the cable. A device should find all pieces of a matrix on its own host."
-        return differs(told, hint)
-    return differs(told)
+        return differs(reported, hint)
+    return differs(reported)
 
 
 # 11.3
@@ -159,17 +159,17 @@ def judge_layers(layers: Any) -> Verdict:
     if not isinstance(layers, list | tuple) or len(layers) != 4:
         return differs("it is not a list of four layers")
     held, sent = _held_and_sent(layers)
-    told = f"{held:.2f} MiB held, {sent:.2f} MiB sent"
+    reported = f"{held:.2f} MiB held, {sent:.2f} MiB sent"
     if held < 1 and sent < 1.2:
         return PASSED
     if layers[0] == WHOLE:
-        return differs(told, "W1 has 784 x 256 numbers, more than all others together, and it is still whole.")
+        return differs(reported, "W1 has 784 x 256 numbers, more than all others together, and it is still whole.")
     if held < 1 and any(b == BY_ROWS and a != BY_COLUMNS for a, b in pairwise([WHOLE, *layers])):
         hint = "A layer that is sharded by rows wants its inputs sharded: the layer before it must be by columns."
-        return differs(told, hint)
+        return differs(reported, hint)
     if held < 1:
-        return differs(told, "The memory will do. Two layers by columns in a row: what must happen between them?")
-    return differs(told)
+        return differs(reported, "The memory will do. Two layers by columns in a row: what must happen between them?")
+    return differs(reported)
 
 
 EXERCISES = (

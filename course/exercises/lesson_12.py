@@ -22,16 +22,16 @@ def judge_left(guess: object) -> Verdict:
     if not isinstance(guess, list | tuple) or len(guess) != 4 or not all(isinstance(each, bool) for each in guess):
         return differs("it is not a list of four values, each True or False")
     right = sum(each is truth for each, truth in zip(guess, STILL_THERE, strict=True))
-    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
+    reported = f"{right} of 4 {'is' if right == 1 else 'are'} right"
     if right == 4:
         return PASSED
     if guess[2]:
-        return differs(told, "`c` was computed in time. But where are its numbers kept?")
+        return differs(reported, "`c` was computed in time. But where are its numbers kept?")
     if not guess[3]:
-        return differs(told, "`d` came back before the kill. In whose memory is a plain tensor?")
+        return differs(reported, "`d` came back before the kill. In whose memory is a plain tensor?")
     if not guess[1]:
-        return differs(told, "One worker was killed, not the pool. On which device does `b` live?")
-    return differs(told)
+        return differs(reported, "One worker was killed, not the pool. On which device does `b` live?")
+    return differs(reported)
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,14 @@ def judge_alive(alive: Callable[[Sequence[object]], object]) -> Verdict:
             return differs(f"it lets an error through: {error}", hint)
         if got in (want, tuple(want)):
             continue
-        told = f"when {_names(lost)} lost, it returns {got!r}, not {want}"
+        reported = f"when {_names(lost)} lost, it returns {got!r}, not {want}"
         if got == list(range(8)):
-            return differs(told, "Nothing in the id says whether its worker lives. Ask for the pid.")
+            return differs(reported, "Nothing in the id says whether its worker lives. Ask for the pid.")
         if lost and got == list(range(lost[0])):
-            return differs(told, "It stops at the first lost device: the `try` belongs inside the loop, not around it.")
-        return differs(told)
+            return differs(
+                reported, "It stops at the first lost device: the `try` belongs inside the loop, not around it."
+            )
+        return differs(reported)
     return PASSED
 
 
@@ -121,15 +123,17 @@ def judge_layout(answer: object) -> Verdict:
     ]
     compiled = ts.jit(_centered_layer).lower(*operands).compile()
     peak_nbytes, nbytes = compiled.memory_analysis().peak_nbytes, compiled.cost_analysis().nbytes
-    told = f"{peak_nbytes / 2**20:.2f} MiB at the peak, {nbytes:,} bytes sent"
+    reported = f"{peak_nbytes / 2**20:.2f} MiB at the peak, {nbytes:,} bytes sent"
     if nbytes <= SENT and peak_nbytes <= ROOM:
         return PASSED
     _, up, down = (sharding.shard_shape(shape) for sharding, shape in zip(shardings, shapes, strict=True))
     if tuple(up) == shapes[1] or tuple(down) == shapes[2]:
-        return differs(told, "One of the matrices is whole on every device, 32 MiB. Both must be cut.")
+        return differs(reported, "One of the matrices is whole on every device, 32 MiB. Both must be cut.")
     if down[0] < 8192:
-        return differs(told, "A median needs the whole column. Which dim of `down` may then not be cut?")
-    return differs(told, "Look at `up`: cut by rows it makes partial sums of all 8,192 columns. Which cut sends less?")
+        return differs(reported, "A median needs the whole column. Which dim of `down` may then not be cut?")
+    return differs(
+        reported, "Look at `up`: cut by rows it makes partial sums of all 8,192 columns. Which cut sends less?"
+    )
 
 
 EXERCISES = (

@@ -51,16 +51,16 @@ def judge_one_look(train: Answer) -> Verdict:
         for _ in range(steps):
             want = want - 0.1 * want
             wanted.append(float((want * want).sum()))
-        told = difference(losses, torch.tensor(wanted), "the losses") or difference(after, want, "w")
-        if told:
-            return differs(told)
+        reported = difference(losses, torch.tensor(wanted), "the losses") or difference(after, want, "w")
+        if reported:
+            return differs(reported)
         if len(looks) == 1:
             continue
-        told = f"for {steps} steps the controller waits {len(looks)} times, not once"
+        reported = f"for {steps} steps the controller waits {len(looks)} times, not once"
         if names_in(train) & {"stack", "cat", "device_get"}:
-            return differs(told, "All losses in one fetch is right: nothing else may be looked at.")
+            return differs(reported, "All losses in one fetch is right: nothing else may be looked at.")
         hint = "Each loss is fetched separately. What makes one array of them, or fetches a whole list at once?"
-        return differs(told, hint)
+        return differs(reported, hint)
     return PASSED
 
 
@@ -86,15 +86,17 @@ def judge_layer_at_home(specs: object) -> Verdict:
     made = compiled(_layer, *operands)
     held = sum(meta.nbytes for meta in made.program.metas[1:3] if meta is not None) / MIB
     flops, leaving = made.cost_analysis().flops, estimate(made, TWO_HOSTS).host_nbytes
-    told = f"{leaving:,} bytes leave each host; {held:g} MiB of weights and {flops / 1e9:.1f} Gflop on each device"
+    reported = f"{leaving:,} bytes leave each host; {held:g} MiB of weights and {flops / 1e9:.1f} Gflop on each device"
     if leaving and all("host" not in _names_in(spec) for spec in specs[1:]):
-        return differs(told, "The weights stay at home, but x does not. Over which dim of x do the products not sum?")
+        return differs(
+            reported, "The weights stay at home, but x does not. Over which dim of x do the products not sum?"
+        )
     if leaving:
-        return differs(told, "An all-reduce sums over the axis that cuts the hidden dim. Which axis may that be?")
+        return differs(reported, "An all-reduce sums over the axis that cuts the hidden dim. Which axis may that be?")
     if held > 4:
-        return differs(told, "Too many weights: the four devices of a host can share each matrix.")
+        return differs(reported, "Too many weights: the four devices of a host can share each matrix.")
     if flops > 4.4e9:
-        return differs(told, "Both hosts do the same work. What can they divide between them: which dim of x?")
+        return differs(reported, "Both hosts do the same work. What can they divide between them: which dim of x?")
     return PASSED
 
 
@@ -112,11 +114,11 @@ def judge_two_stages(answer: Answer) -> Verdict:
     got = ts.vmap(ts.vmap(answer, axis_name="device"), axis_name="host")(x)
     if got is None:
         return differs("it returns None")
-    told = difference(
+    reported = difference(
         got, x.sum((0, 1)).expand(2, 4, NUMBERS), f"for eight rows of {NUMBERS} numbers, what the devices hold"
     )
-    if told:
-        return differs(told.splitlines()[0])
+    if reported:
+        return differs(reported.splitlines()[0])
     mesh = ts.AbstractMesh((2, 4), ("host", "device"))
     both = ts.P(("host", "device"))
     described = ts.ShapeDtypeStruct((8 * NUMBERS,), torch.float32, sharding=ts.NamedSharding(mesh, both))
@@ -124,14 +126,16 @@ def judge_two_stages(answer: Answer) -> Verdict:
     leaving = estimate(compiled, TWO_HOSTS).host_nbytes
     if leaving <= 4 * NUMBERS:
         return PASSED
-    told = f"the sums are right, but {leaving:,} bytes leave each host; the target is {4 * NUMBERS}"
+    reported = f"the sums are right, but {leaving:,} bytes leave each host; the target is {4 * NUMBERS}"
     if leaving > 8 * NUMBERS - NUMBERS:
         return differs(
-            told,
+            reported,
             "All four devices of a host send the same sums to the other host. Let each of them send a quarter: "
             "psum_scatter first.",
         )
-    return differs(told, "One ring through all devices leaves each host once, with nearly twice the bytes of a row.")
+    return differs(
+        reported, "One ring through all devices leaves each host once, with nearly twice the bytes of a row."
+    )
 
 
 # 13.3's answer cell before it is touched: right, but one ring through all devices of both hosts

@@ -41,14 +41,16 @@ def judge_rows(answer: object) -> Verdict:
     best = _fewest(arithmetic_decides)
     if rows == best:
         return PASSED
-    told = f"{rows:,} is {'more' if rows > best else 'less'} than the smallest number"
+    reported = f"{rows:,} is {'more' if rows > best else 'less'} than the smallest number"
     if rows in (295, 296):
-        return differs(told, "That is the approximation: the matrix alone. Also x is read, and the result is written.")
+        return differs(
+            reported, "That is the approximation: the matrix alone. Also x is read, and the result is written."
+        )
     if rows == _fewest(lambda each: arithmetic_decides(each, counted=2)):
-        return differs(told, "x is counted, the result is not: B rows of 28,672 numbers are written.")
+        return differs(reported, "x is counted, the result is not: B rows of 28,672 numbers are written.")
     if rows == best - 1:
-        return differs(told, "The times are not equal yet: at least as long means the next whole number.")
-    return differs(told)
+        return differs(reported, "The times are not equal yet: at least as long means the next whole number.")
+    return differs(reported)
 
 
 def is_computing_longer(each: int) -> bool:
@@ -67,10 +69,10 @@ def judge_examples(answer: object) -> Verdict:
     if is_computing_longer(examples):
         hint = "Enough, but not the smallest. Both times are known for 1,024 examples: which of them grows?"
         return differs(f"with {examples:,} examples computing is the longer part; so it is with fewer", hint)
-    told = f"with {examples:,} examples a device communicating is still the longer part"
+    reported = f"with {examples:,} examples a device communicating is still the longer part"
     if examples == 1024:
-        return differs(told, "That is the batch of the tables: 7.6 ms of computing against 14.7 ms.")
-    return differs(told)
+        return differs(reported, "That is the batch of the tables: 7.6 ms of computing against 14.7 ms.")
+    return differs(reported)
 
 
 SECONDS_A_DAY = 24 * 3600
@@ -87,7 +89,7 @@ def judge_days(days: Callable[..., Any]) -> Verdict:
             return differs(f"{got!r} is not a number")
         if abs(got - best) <= 1e-3 * best:
             continue
-        told = f"for {parameters:.3g} parameters it says {got:.6g} days"
+        reported = f"for {parameters:.3g} parameters it says {got:.6g} days"
         for factor, hint in (
             (1 / 3, "2 operations are those of the forward pass. The backward pass has twice as many."),
             (mfu, "That is the time at the full peak. Does a smaller MFU make a training shorter or longer?"),
@@ -97,8 +99,8 @@ def judge_days(days: Callable[..., Any]) -> Verdict:
             (devices, "That is the time on one device."),
         ):
             if abs(got - factor * best) <= 1e-3 * factor * best:
-                return differs(told, hint)
-        return differs(told)
+                return differs(reported, hint)
+        return differs(reported)
     return PASSED
 
 

@@ -36,15 +36,17 @@ def judge_hosts(answer: Any) -> Verdict:
     program = compiled(Plan(Layout(params or P(), grads, state or P())), ts.AbstractMesh(*HOSTS))
     peak, sent = _counted(program)
     between = sum(each.nbytes for each in ts.collectives_in(program) if "host" in each.axes) / MIB
-    told = f"{peak:.2f} MiB at the peak, {sent:.2f} MiB sent, {between:.2f} MiB of it between hosts"
+    reported = f"{peak:.2f} MiB at the peak, {sent:.2f} MiB sent, {between:.2f} MiB of it between hosts"
     if peak <= 8 and sent <= 7.1 and between <= 1.1:
         return PASSED
     if between > 1.1:
         hint = "Whole matrices cross the cable. Along which axis can a device find all parts of one on its own host?"
-        return differs(told, hint)
+        return differs(reported, hint)
     if sent > 7.1:
-        return differs(told, "Weights in parts are gathered twice, forward and backward. Is that memory needed here?")
-    return differs(told, "The cable is used well. What is still whole on each device when the backward pass ends?")
+        return differs(
+            reported, "Weights in parts are gathered twice, forward and backward. Is that memory needed here?"
+        )
+    return differs(reported, "The cable is used well. What is still whole on each device when the backward pass ends?")
 
 
 # 15.2
@@ -56,13 +58,13 @@ def judge_policy(policy: Any) -> Verdict:
         return differs("it is not a policy: a function of an op that says whether its result is saved")
     program = compiled(Plan(LAYOUTS["ZeRO-1"], examples=4096, policy=policy))
     peak, work = program.memory_analysis().peak_nbytes / MIB, program.cost_analysis().flops / 1e6
-    told = f"{peak:.2f} MiB at the peak, {work:,.0f} Mflop"
+    reported = f"{peak:.2f} MiB at the peak, {work:,.0f} Mflop"
     if peak <= 20 and work <= 3100:
         return PASSED
     if work > 3100:
-        return differs(told, "The product of `up` is computed again: the derivative of gelu needs its result.")
+        return differs(reported, "The product of `up` is computed again: the derivative of gelu needs its result.")
     return differs(
-        told, "Nothing large is computed again. Which of the two wide values is cheap to make from the other?"
+        reported, "Nothing large is computed again. Which of the two wide values is cheap to make from the other?"
     )
 
 
@@ -118,15 +120,15 @@ def judge_mixed(step: Any) -> Verdict:
     if {x.dtype for x in ts.tree.leaves(got)} != {torch.float32}:
         return differs("the new weights are not float32: steps smaller than their last digit would be lost")
     peak, sent = _counted(program)
-    told = f"{peak:.2f} MiB at the peak, {sent:.2f} MiB sent"
+    reported = f"{peak:.2f} MiB at the peak, {sent:.2f} MiB sent"
     if peak <= 4 and sent <= 3.6:
         return PASSED
     if "bf16" not in program.as_text():
-        return differs(told, "Everything is computed in float32: which values should be half as large?")
+        return differs(reported, "Everything is computed in float32: which values should be half as large?")
     hint = (
         "The gradient of a conversion is a conversion back, to float32. With respect to what should you differentiate?"
     )
-    return differs(told, hint)
+    return differs(reported, hint)
 
 
 EXERCISES = (

@@ -39,35 +39,37 @@ def judge_layout(answer: object) -> Verdict:
         return differs(f"the axes are {dict(axes)}, not data and model with 8 devices together")
     compiled = compiled_for(axes, cut)
     held, sent = compiled.memory_analysis().peak_nbytes, compiled.cost_analysis().nbytes
-    told = f"{held / MIB:.2f} MiB at the peak, {sent / MIB:.2f} MiB sent"
+    reported = f"{held / MIB:.2f} MiB at the peak, {sent / MIB:.2f} MiB sent"
     if held <= MOST_HELD and sent <= MOST_SENT:
         return PASSED
     named = {path.removesuffix(".weight").split(".")[-1] for path, spec in cut.items() if "model" in str(spec)}
     if held > MOST_HELD and not any(cut.values()):
         return differs(
-            told,
+            reported,
             "Every device holds all parameters, gradients and moments. What is cut along `model` is held in parts.",
         )
     if axes["model"] == 1 or not named:
         return differs(
-            told,
+            reported,
             "Cut along `data` alone, each matrix is gathered before it is used and its gradient is scattered. Let the "
             "devices along `model` work on parts of a matrix, which never is whole.",
         )
     if not {"o", "down"} & named:
         return differs(
-            told,
+            reported,
             "`o` and `down` are whole on each device. Their inputs arrive in parts; which dim of theirs may be cut?",
         )
     if axes["data"] == 1:
         return differs(
-            told,
+            reported,
             "All eight devices add up the activations of all sixteen pieces. How many pieces has a device on 2 x 4?",
         )
     if held > MOST_HELD and axes["model"] < 4:
-        return differs(told, f"Each device still holds 1/{axes['model']} of the layers, four times. Give `model` more.")
+        return differs(
+            reported, f"Each device still holds 1/{axes['model']} of the layers, four times. Give `model` more."
+        )
     return differs(
-        told,
+        reported,
         "Between two matrices nothing should move: what the first one gives in parts, the second one takes in parts.",
     )
 
@@ -133,21 +135,21 @@ def judge_straggler(straggler: Callable[[Events], object]) -> Verdict:
         got = got.id if isinstance(got, ts.Device) else got
         if isinstance(got, int) and got == want:
             continue
-        told = f"{what}: it returns {got!r}, not {want}"
+        reported = f"{what}: it returns {got!r}, not {want}"
         if got is None or not isinstance(got, int) or got not in DEVICES:
-            return differs(told)
+            return differs(reported)
         waits = {d: sum(s.wait_ns for s in events.steps if s.device == d) for d in DEVICES}
         times = {d: sum(s.held_up_ns > 0 for s in events.steps if s.device == d) for d in DEVICES}
         computes_ns = sum(s.end_ns - s.start_ns for s in events.steps if s.device == got and not s.is_exchange)
         if computes_ns and not times[got]:
             return differs(
-                told, "It computes long, but no device waits for it. Only what comes late to an exchange counts."
+                reported, "It computes long, but no device waits for it. Only what comes late to an exchange counts."
             )
         if waits[got] == max(waits.values()) > 0:
-            return differs(told, "The device that waits longest is a victim. Which one does it wait for?")
+            return differs(reported, "The device that waits longest is a victim. Which one does it wait for?")
         if times[got] > times[want]:
-            return differs(told, "Being last costs the others a time, long or short. Add up times, do not count.")
-        return differs(told, "A device may wait little because its own group is on time. Ask who was waited for.")
+            return differs(reported, "Being last costs the others a time, long or short. Add up times, do not count.")
+        return differs(reported, "A device may wait little because its own group is on time. Ask who was waited for.")
     return PASSED
 
 

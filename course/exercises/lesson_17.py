@@ -27,13 +27,13 @@ def judge_places(place_of: Answer) -> Verdict:
         got = place_of(chosen, experts, capacity)
         if got is None:
             return differs("it returns None")
-        told = difference(got, want)
-        if told and not difference(got, want + 1):
-            return differs(told, "Places count from 0: a token does not wait for itself.")
-        if told and not difference(got, torch.tensor(ahead)):
-            return differs(told, "A token that finds no room has the place -1.")
-        if told:
-            return differs(told)
+        reported = difference(got, want)
+        if reported and not difference(got, want + 1):
+            return differs(reported, "Places count from 0: a token does not wait for itself.")
+        if reported and not difference(got, torch.tensor(ahead)):
+            return differs(reported, "A token that finds no room has the place -1.")
+        if reported:
+            return differs(reported)
         try:
             ts.jit(lambda chosen, e=experts, c=capacity: place_of(chosen, e, c)).lower(chosen)
         except TypeError:
@@ -72,17 +72,17 @@ def judge_dispatch(there: Answer) -> Verdict:
     for capacity in (6, 3):
         mapped = there_and_back(there, capacity)
         got = mapped(placed(params, mesh), rows)
-        if told := difference(got, on_one_device(params, x, capacity, EXPERTS), "the result", tolerance=1e-4):
-            return differs(told, "Box e goes to device e, and its results go back to the device that sent it.")
+        if reported := difference(got, on_one_device(params, x, capacity, EXPERTS), "the result", tolerance=1e-4):
+            return differs(reported, "Box e goes to device e, and its results go back to the device that sent it.")
         cost = compiled(mapped, placed(params, mesh), rows).cost_analysis()
         most = 2 * 7 * capacity * x.shape[1] * 4
         others = {each.kind for each in cost.traffic} - {"all_to_all"}
         if others:
-            told = f"right, with {cost.nbytes:,} bytes, by {', '.join(sorted(others))}"
-            return differs(told, "A device needs one box of each other device, not all of them: which collective?")
+            reported = f"right, with {cost.nbytes:,} bytes, by {', '.join(sorted(others))}"
+            return differs(reported, "A device needs one box of each other device, not all of them: which collective?")
         if cost.count("all_to_all") > 2 or cost.nbytes > most:
-            told = f"{cost.count('all_to_all')} all_to_alls and {cost.nbytes:,} bytes, not 2 and {most:,}"
-            return differs(told, "The boxes go once there and once back, and nothing else does.")
+            reported = f"{cost.count('all_to_all')} all_to_alls and {cost.nbytes:,} bytes, not 2 and {most:,}"
+            return differs(reported, "The boxes go once there and once back, and nothing else does.")
     return PASSED
 
 
@@ -101,16 +101,16 @@ def judge_capacity(answer: object) -> Verdict:
         return PASSED
     if not isinstance(number, int) or number < 1:
         return differs(f"{answer!r} is not a number of places")
-    told = f"with room for {number} {sum(load_of(chosen, EXPERTS, number).dropped)} tokens are dropped"
+    reported = f"with room for {number} {sum(load_of(chosen, EXPERTS, number).dropped)} tokens are dropped"
     if number == int(boxes.sum(1).max()):
-        return differs(told, "That is the busiest expert, from all devices. A box holds the tokens of one device.")
+        return differs(reported, "That is the busiest expert, from all devices. A box holds the tokens of one device.")
     if number == chosen.shape[1]:
-        return differs(told, "That is enough for any router. Here a smaller number is enough, too.")
+        return differs(reported, "That is enough for any router. Here a smaller number is enough, too.")
     if number == chosen.shape[1] // EXPERTS:
-        return differs(told, "That is the average. The fullest of the 64 boxes decides.")
+        return differs(reported, "That is the average. The fullest of the 64 boxes decides.")
     if number > best:
-        return differs(told, "Nothing is dropped, but the boxes could be smaller.")
-    return differs(told)
+        return differs(reported, "Nothing is dropped, but the boxes could be smaller.")
+    return differs(reported)
 
 
 def _local_balance(chances, chosen):  # type: ignore[no-untyped-def]
@@ -131,15 +131,15 @@ def judge_balance(balance: Answer) -> Verdict:
         mapped = ts.jit(ts.shard_map(balance, mesh=mesh, in_specs=(P(AXIS), P(AXIS)), out_specs=P()))
         rows = ts.device_put((chances, chosen), ts.NamedSharding(mesh, P(AXIS)))
         got = mapped(*rows)
-        if told := difference(got, want, f"the loss on {count} devices"):
+        if reported := difference(got, want, f"the loss on {count} devices"):
             if abs(float(plain(got)) * EXPERTS - float(want)) < 1e-4:
-                return differs(told, "The number of experts is a factor: a uniform choice has the loss 1.")
+                return differs(reported, "The number of experts is a factor: a uniform choice has the loss 1.")
             hint = "The mean of products is not the product of means: average shares and chances before you multiply."
-            return differs(told, hint if count == 8 else "")
+            return differs(reported, hint if count == 8 else "")
         cost = compiled(mapped, *rows).cost_analysis()
         if cost.nbytes > 2 * 2 * EXPERTS * 4:
-            told = f"right, but a device sends {cost.nbytes:,} bytes"
-            return differs(told, "Two numbers an expert are enough: no token has to be sent.")
+            reported = f"right, but a device sends {cost.nbytes:,} bytes"
+            return differs(reported, "Two numbers an expert are enough: no token has to be sent.")
     slope = ts.grad(lambda c: mapped(c, rows[1]))(rows[0])
     if not bool((plain(slope) != 0).any()):
         return differs("its gradient is zero", "The router learns through the chances: they must stay in the product.")

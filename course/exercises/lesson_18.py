@@ -61,8 +61,8 @@ def _judge(rung: Rung, hints: Hints, answer: Answer) -> Verdict:
     for name in [name for name in SAID if name in over]:
         got, most = used[name]
         peak = _at_the_peak(score) if name == "peak_nbytes" else ""
-        told = f"the values are right, but {SAID[name].format(got)}; par is {most:,}{peak}"
-        return Verdict(is_passed=False, difference=told, hint=hints.over.get(name, ""), used=used)
+        reported = f"the values are right, but {SAID[name].format(got)}; par is {most:,}{peak}"
+        return Verdict(is_passed=False, difference=reported, hint=hints.over.get(name, ""), used=used)
     return Verdict(is_passed=True, used=used)
 
 

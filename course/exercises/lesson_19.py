@@ -65,8 +65,8 @@ def judge_bucket(average: Answer) -> Verdict:
             return differs("the gradients are as they were", hint)
         if not difference(got, want * processes):
             return differs("the gradients are sums", "The mean is wanted: divide by the number of processes.")
-        if told := difference(got, want, "the gradients, one after the other,"):
-            return differs(told)
+        if reported := difference(got, want, "the gradients, one after the other,"):
+            return differs(reported)
     return PASSED
 
 
@@ -121,18 +121,18 @@ def judge_fsdp(script: object) -> Verdict:
     if places != (0, 2):
         return differs("train gets other arguments than rank and processes", "Each process has its part of examples.")
     gathered, scattered = sent.get("all_gather", (0, 0)), sent.get("reduce_scatter", (0, 0))
-    told = f"all_gather {gathered[0]} times, {gathered[1]:,} bytes; reduce_scatter {scattered[0]} times, "
-    told += f"{scattered[1]:,} bytes"
+    reported = f"all_gather {gathered[0]} times, {gathered[1]:,} bytes; reduce_scatter {scattered[0]} times, "
+    reported += f"{scattered[1]:,} bytes"
     if scattered[0] == 1:
         hint = "One unit: all parameters are gathered before the first layer. Make each layer a unit first."
-        return differs(told, hint)
+        return differs(reported, hint)
     if scattered[1] < _HALF:
         hint = "Some parameters are in no unit, so nobody adds up their gradients: make the model itself one as well."
-        return differs(told, hint)
+        return differs(reported, hint)
     if gathered[1] > _HALF:
-        return differs(told, "The layers are gathered twice: `reshard_after_forward` says whether they are kept.")
+        return differs(reported, "The layers are gathered twice: `reshard_after_forward` says whether they are kept.")
     if gathered != (_UNITS, _HALF) or scattered != (_UNITS, _HALF):
-        return differs(told)
+        return differs(reported)
     return PASSED
 
 
@@ -149,16 +149,20 @@ def judge_regather(answer: object) -> Verdict:
     once, layers = _counts()
     if number == 2 * once + layers:
         return PASSED
-    told = f"{answer} is not what one process sends" if number is None else f"{number:,} is not what one process sends"
+    reported = (
+        f"{answer} is not what one process sends" if number is None else f"{number:,} is not what one process sends"
+    )
     if number == 3 * once:
-        return differs(told, "Everything twice: but the outermost unit is kept, since backward begins with it.")
+        return differs(reported, "Everything twice: but the outermost unit is kept, since backward begins with it.")
     if number == 2 * once:
-        return differs(told, "That is one all_gather of everything, and one reduce_scatter: which is done twice now?")
+        return differs(
+            reported, "That is one all_gather of everything, and one reduce_scatter: which is done twice now?"
+        )
     if number == once + layers:
-        return differs(told, "Those are the gathers. The gradients are sent, too.")
+        return differs(reported, "Those are the gathers. The gradients are sent, too.")
     if number == 2 * once + 2 * layers:
-        return differs(told, "By two processes each sends half of what it gathers: (n - 1) / n of the bytes.")
-    return differs(told)
+        return differs(reported, "By two processes each sends half of what it gathers: (n - 1) / n of the bytes.")
+    return differs(reported)
 
 
 NODES, GPUS = 2, 4
@@ -177,16 +181,16 @@ def judge_groups(groups_of: Answer) -> Verdict:
             found = [list(each) for each in got]
             if found == [model, data]:
                 continue
-            told = f"rank {rank} of {nodes} x {gpus}: {found[0]} and {found[1]}"
+            reported = f"rank {rank} of {nodes} x {gpus}: {found[0]} and {found[1]}"
             if found == [data, model]:
-                return differs(told, 'The other way round: "model" comes first, the ranks of one node.')
+                return differs(reported, 'The other way round: "model" comes first, the ranks of one node.')
             by_place = list(range(rank % nodes, nodes * gpus, nodes))
             if found[0] == by_place:
                 hint = "torchrun numbers node by node: ranks 0 to 3 are on the first node."
-                return differs(told, hint)
+                return differs(reported, hint)
             if found[0] == model:
-                return differs(told, 'The "data" group has the same local rank on each node.')
-            return differs(told)
+                return differs(reported, 'The "data" group has the same local rank on each node.')
+            return differs(reported)
     return PASSED
 
 
