@@ -39,7 +39,7 @@ from tinyshard.compile.memory import held_nbytes
 from tinyshard.compile.simplify import Written, numbered_anew
 from tinyshard.core import config
 from tinyshard.core.collectives import COLLECTIVES, group_size
-from tinyshard.core.program import Eqn, Program, Value, values_in
+from tinyshard.core.program import Eqn, Program, Value
 from tinyshard.partition.foreach import OF_LISTS, SINGLE
 from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
@@ -82,7 +82,7 @@ def _small_ops(program: Program, number: int, step: Eqn) -> Hashable | None:
     """The kind of an op on a small tensor: those of one kind, of one line of the user's, are one op."""
     if step.op not in SINGLE or program.checks_nans:  # a NaN is found in the op that made it
         return None
-    metas = [program.metas[n] for n in (*(x.number for x in values_in((step.args, step.kwargs))), *step.results)]
+    metas = [program.metas[n] for n in (*step.operands, *step.results)]
     dtypes = {meta and meta.dtype for meta in metas}
     if len(dtypes) > 1 or any(m is None or not m.dtype.is_floating_point or m.nbytes > _SMALL_NBYTES for m in metas):
         return None
@@ -143,8 +143,8 @@ class _Grouping:
         self._makers = {n: at for at, step in enumerate(self._steps) for n in step.results}
         self._uses: dict[int, list[int]] = {}
         for at, step in enumerate(self._steps):
-            for x in values_in((step.args, step.kwargs)):
-                self._uses.setdefault(x.number, []).append(at)
+            for n in step.operands:
+                self._uses.setdefault(n, []).append(at)
         self._open: dict[Hashable, _Group] = {}
         self._group_of: dict[int, _Group] = {}
 
@@ -169,7 +169,7 @@ class _Grouping:
     def _add(self, at: int, kind: Hashable) -> None:
         """Put a step into the open group of its kind, or open another."""
         step, metas = self._steps[at], self._program.metas
-        operands = [x.number for x in values_in(step.args)]
+        operands = step.operands
         nbytes = max(sum(m.nbytes for n in some if (m := metas[n])) for some in (operands, step.results))
         uses = [use for n in step.results for use in self._uses.get(n, ())]
         alone = _Group([at], at, nbytes, min(uses, default=math.inf))
@@ -215,8 +215,8 @@ def _early(program: Program) -> list[int]:
     makers = {n: k for k, step in enumerate(program.steps) for n in step.results}
     counts: dict[int, int] = {}
     for step in program.steps:
-        for x in values_in((step.args, step.kwargs)):
-            counts[x.number] = counts.get(x.number, 0) + 1
+        for n in step.operands:
+            counts[n] = counts.get(n, 0) + 1
     kept = {*program.outputs, *range(program.num_inputs)}
     early: set[int] = set()
     for k in reversed(range(len(program.steps))):
@@ -224,14 +224,14 @@ def _early(program: Program) -> list[int]:
         if step.op in _REDUCE:
             early.add(k)
         if k in early:
-            for x in values_in(step.args):
-                if counts[x.number] == 1 and x.number not in kept:
-                    maker = makers[x.number]
+            for n in step.operands:
+                if counts[n] == 1 and n not in kept:
+                    maker = makers[n]
                     if _leads_to_a_sum(program, program.steps[maker], counts):
                         early.add(maker)
     places: list[int] = []
     for k, step in enumerate(program.steps):
-        operands = [places[makers[x.number]] for x in values_in(step.args) if x.number in makers]
+        operands = [places[makers[n]] for n in step.operands if n in makers]
         places.append(max(operands, default=-1) if k in early else k)
     return sorted(range(len(places)), key=lambda k: (places[k], k))
 
@@ -242,5 +242,5 @@ def _leads_to_a_sum(program: Program, step: Eqn, counts: dict[int, int]) -> bool
         return False
     made = program.metas[step.results[0]]
     is_cheap = is_view(step) or torch.Tag.pointwise in find_op(step.op).tags
-    last = [m for x in values_in(step.args) if counts[x.number] == 1 and (m := program.metas[x.number])]
+    last = [m for n in step.operands if counts[n] == 1 and (m := program.metas[n])]
     return bool(is_cheap and made and any(m.nbytes >= made.nbytes for m in last))

@@ -206,15 +206,13 @@ def _on_common_axes(
     assignment: DeviceAssignment, layouts: Sequence[Layout]
 ) -> tuple[tuple[int, ...], list[Layout | None]]:
     """Axes for a program, and all layouts on them; None for one that an earlier layout excludes: (2, 3) does (3, 2)."""
-    layouts_on_axes: list[Layout] = [Layout(assignment.devices, (len(assignment.devices),), (), assignment.platform)]
-    fits = []
-    for layout in layouts:
-        fits.append(refine([*layouts_on_axes, layout]) is not None)
-        layouts_on_axes += [layout] if fits[-1] else []
-    common = refine(layouts_on_axes)
+    fitting: list[Layout] = [Layout(assignment.devices, (len(assignment.devices),), (), assignment.platform)]
+    for layout in dict.fromkeys(layouts):  # many inputs have one layout
+        fitting += [layout] if refine([*fitting, layout]) is not None else []
+    common = refine(fitting)
     assert common is not None
-    written = iter(common[1:])
-    return common[0].axes, [next(written) if is_kept else None for is_kept in fits]
+    written = dict(zip(fitting[1:], common[1:], strict=True))
+    return common[0].axes, [written.get(layout) for layout in layouts]
 
 
 def close_program(

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyshard.core.program import Eqn, Program, values_in
+from tinyshard.core.program import Eqn, Program
 from tinyshard.draw.tables import memory_html
 from tinyshard.runtime.worker.executor import is_view
 
@@ -142,8 +142,7 @@ def _owners(program: Program) -> dict[int, int]:
     """Value → the value whose memory it takes: itself, unless it is a view."""
     owners = {n: n for n in range(program.num_inputs)}
     for step in program.steps:
-        operands = [v.number for v in values_in(step.args)]
-        looks_at = owners[operands[0]] if operands and is_view(step) else None
+        looks_at = owners[step.operands[0]] if step.operands and is_view(step) else None
         for n in step.results:
             owners[n] = n if looks_at is None else looks_at
     return owners
@@ -153,7 +152,7 @@ def _last_use(program: Program, owners: dict[int, int], donated: Sequence[int] =
     """Owner → the last step that needs it; results, and inputs but donated ones, are needed to the end."""
     last: dict[int, float] = dict.fromkeys(donated, math.inf)  # those that no step uses, too
     for k, step in enumerate(program.steps):
-        for n in [*(v.number for v in values_in((step.args, step.kwargs))), *(n for n in step.results if n >= 0)]:
+        for n in [*step.operands, *(n for n in step.results if n >= 0)]:
             last[owners[n]] = k
     kept = (n for n in range(program.num_inputs) if n not in donated)
     for n in [*kept, *program.outputs]:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.keys import frozen
-from tinyshard.core.program import Cut, Eqn, Program, Reason, Value, values_in
+from tinyshard.core.program import Cut, Eqn, Program, Reason, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
@@ -77,12 +77,10 @@ class _Simplifying:
         program, reasons = self._program, dict(self._program.reasons)
         lines = program.lines or (None,) * len(program.steps)
         for k, (step, line) in enumerate(zip(program.steps, lines, strict=True)):
-            step = replace(
-                step,
-                args=_renumbered(step.args, self._now),
-                kwargs=_renumbered(step.kwargs, self._now),
-                bodies=tuple(map(simplified, step.bodies)),
-            )
+            if step.bodies:
+                step = replace(step, bodies=tuple(map(simplified, step.bodies)))
+            if any(n in self._instead for n in step.operands):
+                step = _of_others(step, self._now)
             if step.op == "scan" and step.kwargs["length"] > 1:
                 step = self._without_constants(step)
             self._write(step, line, reasons.get(k))
@@ -178,13 +176,11 @@ class _Simplifying:
         reasons = dict(body.reasons)
         lines = body.lines or (None,) * len(body.steps)
         for k, (step, line) in enumerate(zip(body.steps, lines, strict=True)):
-            operands = [x.number for x in values_in((step.args, step.kwargs))]
             known = {n: self._now(there) for n, there in (outside | moved).items()}
-            if operands and all(n in known for n in operands) and self._may_leave(step, body.metas):
+            if step.operands and all(n in known for n in step.operands) and self._may_leave(step, body.metas):
                 results = tuple(self._new(body.metas[n], body.cuts[n] if body.cuts else None) for n in step.results)
                 moved.update(zip(step.results, results, strict=True))
-                args, kwargs = (_renumbered(tree, known.__getitem__) for tree in (step.args, step.kwargs))
-                self._write(replace(step, args=args, kwargs=kwargs, results=results), line)
+                self._write(replace(_of_others(step, known.__getitem__), results=results), line)
             else:
                 kept.add(step, line, reasons.get(k))
         used = _uses(kept.steps, body.outputs)
@@ -198,7 +194,7 @@ class _Simplifying:
     def _may_leave(self, step: Eqn, metas: Sequence[ShapedType | None]) -> bool:
         """Whether a step may be taken out of a loop: it makes no more than it takes, and asks no other device."""
         made = [metas[n] for n in step.results]
-        taken = [metas[x.number] for x in values_in((step.args, step.kwargs))]
+        taken = [metas[n] for n in step.operands]
         if not _is_pure(step) or -1 in step.results or None in (*made, *taken):
             return False
         return is_view(step) or sum(m.nbytes for m in made if m) <= sum(m.nbytes for m in taken if m)
@@ -222,7 +218,7 @@ def _is_pure(step: Eqn) -> bool:
 def _uses(steps: Sequence[Eqn], outputs: Sequence[int]) -> Counter[int]:
     """How often each value is used."""
     uses = Counter(outputs)
-    uses.update(x.number for step in steps for x in values_in((step.args, step.kwargs)))
+    uses.update(n for step in steps for n in step.operands)
     return uses
 
 
@@ -240,7 +236,7 @@ def numbered_anew(program: Program, written: Written, inputs: Sequence[int] | No
         if used.isdisjoint(step.results) and _is_pure(step) and is_view(step):
             continue
         kept.append(k)
-        used.update(x.number for x in values_in((step.args, step.kwargs)))
+        used.update(step.operands)
     kept.reverse()
     numbers = {number: i for i, number in enumerate(inputs)}
     for k in kept:
@@ -262,8 +258,16 @@ def numbered_anew(program: Program, written: Written, inputs: Sequence[int] | No
 
 
 def _with_numbers(step: Eqn, numbers: Mapping[int, int]) -> Eqn:
-    args, kwargs = (_renumbered(tree, numbers.__getitem__) for tree in (step.args, step.kwargs))
-    return replace(step, args=args, kwargs=kwargs, results=tuple(numbers.get(n, -1) for n in step.results))
+    if any(numbers[n] != n for n in step.operands):
+        step = _of_others(step, numbers.__getitem__)
+    results = tuple([numbers.get(n, -1) for n in step.results])
+    return step if results == step.results else replace(step, results=results)
+
+
+def _of_others(step: Eqn, number: Callable[[int], int]) -> Eqn:
+    """The step that takes other values: from the number of each operand to that of the one in its place."""
+    args, kwargs = (_renumbered(tree, number) for tree in (step.args, step.kwargs))
+    return replace(step, args=args, kwargs=kwargs)
 
 
 def _renumbered(tree: Any, number: Callable[[int], int]) -> Any:

@@ -64,6 +64,7 @@ class Eqn:
         kwargs: likewise, by name.
         results: numbers of the values it makes; -1 for a result that is None.
         bodies: for control flow the programs that it runs, on the same devices and axes, with their own values.
+        operands: numbers of the values that it takes, in the order of its arguments.
     """
 
     op: str
@@ -71,6 +72,10 @@ class Eqn:
     kwargs: dict[str, Any]
     results: tuple[int, ...]
     bodies: tuple[Program, ...] = ()
+    operands: tuple[int, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operands", tuple([x.number for x in values_in((self.args, self.kwargs))]))
 
     @property
     def is_torch_op(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tinyshard.compile.cost import bytes_sent, flops_of
 from tinyshard.core.collectives import group_positions
-from tinyshard.core.program import Eqn, Program, values_in
+from tinyshard.core.program import Eqn, Program
 from tinyshard.core.spans import Log, Span
 from tinyshard.profiler.events import Call, Events, Step
 from tinyshard.runtime.worker.executor import is_view
@@ -95,7 +95,7 @@ def _touched(program: Program, step: Eqn) -> int:
     """The bytes of the operands and results of an op; 0 for a view."""
     if is_view(step):
         return 0
-    numbers = [v.number for v in values_in((step.args, step.kwargs))] + [n for n in step.results if n >= 0]
+    numbers = [*step.operands, *(n for n in step.results if n >= 0)]
     metas = [program.metas[n] for n in dict.fromkeys(numbers)]
     return sum(m.nbytes for m in metas if m is not None)
 
