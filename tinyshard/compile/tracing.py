@@ -37,7 +37,7 @@ from tinyshard.core import collector
 from tinyshard.core.current_trace import recording, this_thread
 from tinyshard.core.effects import note_silence, silence_of
 from tinyshard.core.errors import ImmutableError
-from tinyshard.core.evaluate import forget_source
+from tinyshard.core.evaluate import without_source
 from tinyshard.core.named_scopes import SCOPE
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.spans import spanned
@@ -218,7 +218,7 @@ def trace(
             preserve_node_meta(),
         ):
             functional = dispatch_functionalize(flat, FunctionalTensorMode())
-            with fake:  # tensors that the function makes, as torch.zeros(n), have no memory either
+            with fake, without_source():  # tensors that the function makes, as torch.zeros(n), have no memory either
                 graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
         # torch's messages where NumPy takes a tensor, or torch's own functions read one
@@ -308,9 +308,6 @@ def drop_dead_code(module: torch.fx.GraphModule) -> None:
     """Remove the nodes of a graph that neither a result nor an effect needs."""
     with silence_of(module):
         module.graph.eliminate_dead_code(is_impure_node=_stays)
-    forget_source(module)
-    module.recompile()
-    forget_source(module)
 
 
 def _stays(node: torch.fx.Node) -> bool:

@@ -6,18 +6,26 @@ this walk. It is `torch.fx.Interpreter` without the execution of ops.
 
 from __future__ import annotations
 
-import linecache
 import operator
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.fx import graph_module
+from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.node import map_arg
 
 from tinyshard.core.effects import silence_of
 from tinyshard.core.named_scopes import within
 from tinyshard.core.trace_thread import raise_interruption
+
+# A graph is walked here, not executed: torch writes and compiles its source when somebody asks for it, not before.
+GraphModule = _LazyGraphModule
+
+
+def without_source() -> AbstractContextManager[None]:
+    """Graphs that torch's tracer makes here have no source until somebody asks for it."""
+    return _use_lazy_graph_module(True)
 
 
 class Interpreter:
@@ -90,10 +98,3 @@ def _walked(
             args, kwargs = map_arg(node.args, values.__getitem__), map_arg(node.kwargs, values.__getitem__)
             values[node] = interpreter.call(node, args, kwargs)
     raise AssertionError("a graph ends with its output")
-
-
-def forget_source(module: torch.fx.GraphModule) -> None:
-    """Stop torch from keeping the module's source: it never drops it, and graphs are not executed here."""
-    key = type(module).forward.__code__.co_filename
-    graph_module._loader.eval_cache.pop(key, None)
-    linecache.cache.pop(key, None)

@@ -26,7 +26,7 @@ from tinyshard.core import config
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.errors import DtypeError, StatefulRandomError, TracedValueError
-from tinyshard.core.evaluate import forget_source
+from tinyshard.core.evaluate import GraphModule
 from tinyshard.core.keys import frozen_leaf
 from tinyshard.core.primitive import primitive_of
 from tinyshard.dispatch.inplace import rebind
@@ -192,9 +192,7 @@ def _graph(op: Any, args: Any, kwargs: Any) -> torch.fx.GraphModule:
     if primitive_of(op) is not None:  # its own rules need the type of its result
         node.meta["val"] = op(*tree_map_only(torch.fx.Node, lambda x: x.meta["val"], node_args), **kwargs)
     graph.output(node)
-    module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    forget_source(module)
-    return module
+    return GraphModule(torch.nn.Module(), graph)
 
 
 Array._dispatch = staticmethod(dispatch)

@@ -12,7 +12,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from tinyshard.core.evaluate import Interpreter, evaluate, forget_source
+from tinyshard.core.evaluate import Interpreter, evaluate, without_source
 from tinyshard.core.keys import frozen_leaf
 from tinyshard.core.program import Builder, Reason, Value
 from tinyshard.core.trace_thread import in_trace_thread, in_turn
@@ -164,11 +164,10 @@ def _graph(
         args, kwargs = tree_unflatten([next(given) if isinstance(x, ShapedType) else x for x in described], form)
         return function(*args, **kwargs)
 
-    with _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad(), without_source():
         graph: torch.fx.GraphModule = make_fx(flat)(
             *[torch.empty(m.shape, dtype=m.dtype, device="meta") for m in metas]
         )
-    forget_source(graph)
     graph.graph.eliminate_dead_code()
     return graph
 

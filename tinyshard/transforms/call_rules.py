@@ -28,7 +28,7 @@ from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import drop_dead_code, is_effective
 from tinyshard.core import axis_names
 from tinyshard.core.effects import silence_of
-from tinyshard.core.evaluate import evaluate, forget_source
+from tinyshard.core.evaluate import GraphModule, evaluate
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
@@ -273,10 +273,9 @@ def _without_saved(call: Call) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     results: Any = graph.graph_copy(call.body.graph.graph, {})
     graph.output(list(results)[: call.count])
-    module = torch.fx.GraphModule(call.body.graph, graph)
+    module = GraphModule(call.body.graph, graph)
     module.meta.update(call.body.graph.meta)
     drop_dead_code(module)
-    forget_source(module)
     return module
 
 

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_flatten
 
 from tinyshard.compile.replay import Function, replayed_with_values
 from tinyshard.compile.tracing import Traced, drop_dead_code
-from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
 from tinyshard.partition.op_table import ALIASES
 from tinyshard.primitives.branching import types_of
@@ -65,8 +64,6 @@ def cut(both: Traced, results: int, joint: Traced, count: int) -> Split:
     for x in inputs:
         if x is not None and not x.users:
             graph.erase_node(x)
-    joint.graph.recompile()
-    forget_source(joint.graph)
     backwards = _with_results(replace(joint, arguments=(*metas, *joint.arguments)), wanted)
     end = next(n for n in reversed(both.graph.graph.nodes) if n.op == "output")
     end.args = ([*end.args[0][:results], *(end.args[0][results + i] for i in used)],)

@@ -27,7 +27,7 @@ from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.effects import is_silent, silenced
 from tinyshard.core.errors import DtypeError, MappingError
-from tinyshard.core.evaluate import forget_source
+from tinyshard.core.evaluate import GraphModule
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
 from tinyshard.core.torch_state import outside_trace
@@ -252,8 +252,7 @@ def _alone(region: ManualRegion) -> TraceCacheEntry:
             results.append(graph.call_function(operator.getitem, (call, number)))
             results[-1].meta["val"] = value
     graph.output(tuple(results))
-    module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    forget_source(module)
+    module = GraphModule(torch.nn.Module(), graph)
     arguments = tuple(_metas(inputs[: len(region.ins)]))
     return TraceCacheEntry(replace(region.traced, graph=module, arguments=arguments, kept=(handle,)))
 
