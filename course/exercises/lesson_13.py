@@ -168,8 +168,8 @@ EXERCISES = (
             "The hosts then do the same work twice, unless each has its own rows. Rows of what?",
         ),
         stub=(P("host"), P(None, ("host", "device")), P(("host", "device"))),
-        why="Each host has its own rows of x, and all the weights, cut over its four devices: so nothing is added up or "
-        "gathered along `host`. In training the gradients would cross the wire, once a step.",
+        why="Each host has its own rows of x, and all the weights, cut over its four devices: so nothing is added up "
+        "or gathered along `host`. In training the gradients would cross the wire, once a step.",
     ),
     Exercise(
         "13.3",
