@@ -28,7 +28,7 @@ def judge_counters(counters: Any) -> Verdict:
     if found == list(range(42, 48)):
         return differs(reported, "The half is right, but that is the *second* row of the block.")
     if found == list(range(18, 24)):
-        return differs(reported, "That is a block numbered through. A counter is 12 times the row, plus the column.")
+        return differs(reported, "That numbers a block by itself. A counter is 12 times the row, plus the column.")
     return differs(reported)
 
 
@@ -46,7 +46,7 @@ def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
     try:
         dropped = plain(jitted(key, x))
     except ts.errors.StatefulRandomError as error:
-        hint = "torch's own dropout and rand have a hidden state. Draw the mask by `ts.random`, from the key."
+        hint = "torch's own dropout and rand have a hidden state. Draw the mask with `ts.random`, from the key."
         return differs(str(error).splitlines()[0], hint)
     values = plain(x)
     if tuple(dropped.shape) != (10, 80):
@@ -101,7 +101,7 @@ def judge_rows(noise_of_rows: Callable[..., Any]) -> Verdict:
         if found := ts.collectives_in(program):
             return differs(str(found), "A row's number tells which numbers it needs. Nothing has to be sent.")
         if count == 8 and any(math.prod(shape) >= 8 * 3 for shape in _float_shapes(program.as_text())):
-            hint = "Each device makes the numbers of all rows and keeps its own: it should make those of its rows only."
+            hint = "Each device makes the numbers of all rows and keeps its own. It should make those of its rows only."
             return differs("with one row on each of 8 devices, each makes 24 numbers", hint)
         other = plain(mapped(ts.random.key(8), torch.zeros(8, 3)))
         if torch.equal(other, noise[count]):
@@ -129,9 +129,9 @@ EXERCISES = (
         "10.1",
         judge_counters,
         (
-            "4 x 2 blocks of 8 x 12 numbers: how many rows and columns has a block? Which block has device 3?",
+            "4 x 2 blocks of 8 x 12 numbers: how many rows and columns has a block? Which block does device 3 have?",
             "Device 3 has rows 2 and 3, and the right half of the columns.",
-            "The counter of row i, column j is 12 · i + j. Which are i and j of the first element of the block?",
+            "The counter of row i, column j is 12 · i + j. What are i and j for the first element of the block?",
         ),
         stub=range(6),
         why="A block is not one range of counters: its rows are 12 apart. A device knows its rows and columns, and "

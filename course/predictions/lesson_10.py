@@ -16,7 +16,7 @@ PREDICTIONS = (
             ),
             Choice("the same three"),
             Choice(
-                "three others, as the shape is another one",
+                "three others, because the shape differs",
                 misconception="all numbers of a draw depend on its size",
                 answer="Number i is made from the key and i alone. (JAX's older way depended on the size: section 9.)",
             ),

@@ -42,6 +42,7 @@ ANSWERS = {
         wrong=(
             Wrong(2048, "not the smallest"),
             Wrong(1024, "the batch of the tables"),
+            Wrong(716, "The bytes alone"),
             Wrong(1996, "What does each of the two times depend on"),
         ),
     ),

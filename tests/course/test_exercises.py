@@ -1,6 +1,7 @@
 """Each exercise: its stub is not accepted, its solution is, and wrong answers are refused with the hint they need."""
 
 import importlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -186,6 +187,22 @@ def train_fetching_a_list(w: Any, steps: int) -> tuple[Any, list[torch.Tensor]]:
     return w, ts.device_get(losses)
 
 
+def alive_by_the_system(devices: Any) -> list[int]:
+    def lives(device: Any) -> bool:
+        try:
+            os.kill(device.pid, 0)
+        except (OSError, ts.DeviceLostError):
+            return False
+        return True
+
+    return [device.id for device in devices if lives(device)]
+
+
+def exchanged_quarters(row: Any) -> Any:
+    part = ts.lax.psum_scatter(row, "device", tiled=True)
+    return ts.lax.all_gather(part + ts.lax.ppermute(part, "host", [(0, 1), (1, 0)]), "device", tiled=True)
+
+
 OTHER_RIGHT_ANSWERS = [
     ("00.3", (torch.tensor(4), 512 * 1024 * 32 / 8)),
     ("01.2", benchmark_by(time.perf_counter)),
@@ -201,8 +218,11 @@ OTHER_RIGHT_ANSWERS = [
     ("07.2", relayed_from_three),
     ("08.4", Fraction(80) * 100_000 / Fraction(3, 4)),
     ("12.2", lambda devices: tuple(answers_of("12.2").solution(devices))),  # type: ignore[operator]
+    ("12.2", alive_by_the_system),
     ("12.4", [ts.P(None, "d"), ts.P(None, "d")]),
     ("13.1", train_fetching_a_list),
+    ("13.2", (ts.P(("host", "device")), ts.P("device"), ts.P("device"))),
+    ("13.3", exchanged_quarters),
     ("14.1", np.int64(310)),
     ("14.2", torch.tensor(1997)),
     ("14.2", 1997.0),

@@ -105,7 +105,7 @@ def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:
     """The error for a device whose process has ended."""
     advice = ""
     if "SIGKILL" in lost:
-        advice = "; the system kills so when memory runs out: ts.live_arrays() lists what is alive"
+        advice = "; the system sends SIGKILL when memory runs out: ts.live_arrays() lists what is alive"
     elif "no memory" in lost:
         advice = "; ts.live_arrays() lists what is alive"
     return DeviceLostError(
