@@ -100,6 +100,7 @@ def judge_clipped_mean(clipped_mean: Callable[..., Any]) -> Verdict:
     mean = each.mean(0)
     for other, hint in (
         (clipped, "Nearly: these are the 24 clipped gradients. Take their mean."),
+        (clipped.sum(0), "That is the sum of the clipped gradients. Take their mean."),
         (mean, "That is the mean of the gradients as they are. Shorten those that are longer than 10 first."),
         (mean * (MOST / mean.norm()).clamp(max=1), "The mean was shortened: by then one example may have decided it."),
         ((MOST * each / length).mean(0), "All are 10 long now. One that was shorter stays as it is: `clamp(max=1)`."),

@@ -128,6 +128,20 @@ def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
     return PASSED
 
 
+def why_pulls(pulls: Callable[..., Any]) -> str:
+    """Of a map over devices, or of arrays that are cut over them."""
+    args = torch.ones(3), torch.ones(24, 5), torch.ones(24, 3)
+    if is_mapped(lambda *args: pulls(loss, *args), *args):
+        return (
+            "The outer map is over devices, the inner one over the examples of a device. No example needs another one; "
+            "with respect to a `w` of the device's own no gradient is added up, so nothing is sent."
+        )
+    return (
+        "`vmap` runs where its arrays are, and you cut them over the devices: so the library made the program that a "
+        "block function of your own would be. No example needs another one, so nothing is sent."
+    )
+
+
 EXERCISES = (
     Exercise(
         "06.1",
@@ -162,7 +176,6 @@ EXERCISES = (
             "The block function returns a vector of 3. Each `P` says for one argument whether axis `d` cuts its dim 0: "
             "for `w` it does not, for the others and for the result it does.",
         ),
-        why="The outer map is over devices, the inner one over the examples of a device. No example needs another one; "
-        "with respect to a `w` of the device's own no gradient is added up, so nothing is sent.",
+        why=why_pulls,
     ),
 )

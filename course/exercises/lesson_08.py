@@ -47,6 +47,10 @@ def judge_halo(with_halo: Callable[..., Any]) -> Verdict:
             "Left and right are exchanged. In a pair the first number sends, the second receives.",
         ),
         (
+            torch.cat([right, TABLE, left], 1),
+            "The right two numbers, at the wrong ends: the left neighbour's comes first.",
+        ),
+        (
             torch.cat([TABLE.roll(1, 0)[:, :1], TABLE, TABLE.roll(-1, 0)[:, -1:]], 1),
             "The right neighbours, but their far ends. Which number of the left neighbour is next to your first?",
         ),

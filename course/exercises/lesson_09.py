@@ -23,9 +23,10 @@ _numbers = itertools.count()
 
 
 class Traces:
-    """How many there are in a `counted_traces`, and which lengths the traced vectors have, as far as it was said."""
+    """How many there are in a `counted_traces`, what differed, and the traced vectors' lengths, as far as reported."""
 
     count = 0
+    has_static = False  # another value of a static argument
     lengths: frozenset[int] = frozenset()
 
 
@@ -41,6 +42,7 @@ def counted_traces() -> Iterator[Traces]:
     finally:
         ts.config.update("explain_cache_misses", False)
         traces.count = sum(" is traced" in line for line in reported.getvalue().splitlines())
+        traces.has_static = "static argument" in reported.getvalue()
         traces.lengths = frozenset(map(int, re.findall(r"\[(\d+)\]", reported.getvalue())))
 
 
@@ -134,6 +136,12 @@ def judge_bucketed_mean(bucketed_mean: Callable[..., Any]) -> Verdict:
     reported = f"the means are right; {_traces(traces.count)} for 64 lengths"
     if traces.count == 0:
         return differs(reported, "Nothing was traced: a jitted function must compute the sum.")
+    if traces.count > 7 and traces.has_static:
+        hint = (
+            "A static argument, such as the true length, has a trace for each value. A number to divide by may be "
+            "traced, or stay outside of the jitted function."
+        )
+        return differs(reported, hint)
     if traces.count > 7:
         hint = "Which lengths do the padded vectors have? And is the jitted function the same one at each call?"
         return differs(reported, hint)

@@ -46,7 +46,7 @@ PREDICTIONS = (
                 answer="The function sees one column, five numbers, and returns three sums for it.",
             ),
         ),
-        why="The function sees (5,) and returns (3,). `out_axes=1` puts the dim of the examples behind it.",
+        why="The function sees (5,) and returns (3,). `out_axes=1` makes the examples dim 1 of the result.",
     ),
     Prediction(
         "05.c",
@@ -65,7 +65,7 @@ PREDICTIONS = (
             ),
             Choice("(24, 3)"),
         ),
-        why="For one example the gradient has the shape of w, (3,). vmap puts the 24 examples before it.",
+        why="For one example the gradient has the shape of w, (3,). vmap adds the 24 examples as dim 0.",
     ),
     Prediction(
         "05.d",

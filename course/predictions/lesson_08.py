@@ -30,14 +30,14 @@ PREDICTIONS = (
     ),
     Prediction(
         "08.b",
-        question="Three devices start with a2, b0 and c1. Each sends to the right, and adds its own piece of the "
-        "number that arrives. What does device 1 hold after step 1?",
+        question="Three devices start with a2, b0 and c1. Each sends what it holds to the right, and to what arrives "
+        "it adds its own piece with the same number. What does device 1 hold after step 1?",
         choices=(
             Choice("a2 + b2"),
             Choice(
                 "a2 + b0",
                 misconception="what arrives is added to what is held",
-                answer="a2 and b0 are different places of the row: only pieces of one number belong in one sum.",
+                answer="a2 and b0 are different places of the row: only pieces with the same number belong in one sum.",
             ),
             Choice(
                 "c1 + b1",

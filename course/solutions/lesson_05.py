@@ -92,6 +92,7 @@ ANSWERS = {
             Wrong(lambda *args: shortened(gradients(*args), torch.inf).mean(0), "All are 10 long now"),
             Wrong(lambda *args: gradients(*args).clamp(-10, 10).mean(0), "Each number was cut off by itself"),
             Wrong(lambda *args: shortened(gradients(*args)), "Take their mean"),
+            Wrong(lambda *args: shortened(gradients(*args)).sum(0), "That is the sum of the clipped gradients"),
             Wrong(clipped_in_a_loop, "calls `loss` once"),
         ),
     ),

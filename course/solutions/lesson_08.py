@@ -43,6 +43,12 @@ def exchanged_halo(row: Any) -> Any:
     return torch.cat([left, row, right])
 
 
+def halo_at_the_wrong_ends(row: Any) -> Any:
+    """Joined in the wrong order."""
+    left, right = ts.lax.ppermute(row[-1:], "i", RIGHT), ts.lax.ppermute(row[:1], "i", LEFT)
+    return torch.cat([right, row, left])
+
+
 def far_halo(row: Any) -> Any:
     """The far end of each neighbour."""
     left, right = ts.lax.ppermute(row[:1], "i", RIGHT), ts.lax.ppermute(row[-1:], "i", LEFT)
@@ -121,6 +127,7 @@ ANSWERS = {
             Wrong(halo_of_all, "Which two devices have what is needed"),
             Wrong(halo_of_a_chain, "In a ring device 7 sends to device 0"),
             Wrong(exchanged_halo, "Left and right are exchanged"),
+            Wrong(halo_at_the_wrong_ends, "at the wrong ends"),
             Wrong(far_halo, "Which number of the left neighbour is next to your first"),
             Wrong(lambda row: torch.cat([row[-1:], row, row[:1]]), "Two permutations"),
         ),

@@ -76,6 +76,19 @@ def mean_of_the_padded(v: Any) -> Any:
     return average_jit(padded(v))
 
 
+def sum_by_length(v: Any, length: int) -> Any:
+    """To be jitted once."""
+    return v.sum() / length
+
+
+by_static_length = ts.jit(sum_by_length, static_argnames="length")
+
+
+def bucketed_by_static_length(v: Any) -> Any:
+    """Wrong: one shape, but the true length is static."""
+    return by_static_length(torch.nn.functional.pad(v, (0, 64 - len(v))), length=len(v))
+
+
 def bucketed_by_new_functions(v: Any) -> Any:
     """Wrong: a new function at each call."""
     return ts.jit(lambda x: x.sum())(padded(v)) / len(v)
@@ -105,6 +118,7 @@ ANSWERS = {
         wrong=(
             Wrong(mean_of_the_padded, "By which number must the sum be divided"),
             Wrong(bucketed_by_new_functions, "is the jitted function the same one"),
+            Wrong(bucketed_by_static_length, "such as the true length"),
             Wrong(lambda v: v.mean(), "Nothing was traced"),
             Wrong(lambda v: average_jit(v), "Which lengths do the padded vectors have"),
         ),

@@ -79,12 +79,12 @@ def axis_picker() -> Explorer[Mapped]:
         >>> print(axis_picker().choose(w="one", w_axis=None, out_axes=1).text.splitlines()[-1])
         result of shape (3, 3); example 0 is result[:, 0]: 11 20 29
     """
-    shapes = [("three, in rows", "rows"), ("three, in columns", "columns"), ("one", "one")]
+    shapes = [("three examples, in rows", "rows"), ("three examples, in columns", "columns"), ("one", "one")]
     axes: list[tuple[str, Any]] = [("0", 0), ("1", 1), ("None", None)]
     controls: list[Control] = [
-        Choice("x", "examples of x", shapes),
+        Choice("x", "tensor x", shapes),
         Choice("x_axis", "in_axes of x", axes),
-        Choice("w", "examples of w", [*shapes, ("two, in rows", "two")]),
+        Choice("w", "tensor w", [*shapes, ("two examples, in rows", "two")]),
         Choice("w_axis", "in_axes of w", axes),
         Choice("out_axes", "out_axes", axes[:2]),
         Step("example", "marked example", most=4),
@@ -139,7 +139,8 @@ def look(x: str, x_axis: int | None, w: str, w_axis: int | None, out_axes: int, 
 def draw(mapped: Mapped) -> Sheet:
     """x, w and the result; a colour for each example, a thick border around the chosen one's numbers."""
     pieces = [_drawn(batch, mapped) for batch in mapped.batches]
-    legend = "each colour is one example; numbers with a band of all colours are shared by all examples"
+    shared = "; numbers with a band of all colours are shared by all examples"
+    legend = "each colour is one example" + shared * any(batch.axis is None for batch in mapped.batches)
     note = paragraph([legend, f"a thick border marks example {mapped.example}"], size=11, fill=MUTED)
     inside, outside = paragraph(_lines(mapped)), paragraph([_code(mapped)], is_code=True)
     return Sheet(f"vmap over {mapped.count} examples: {_code(mapped)}", stack([outside, beside(pieces), inside, note]))

@@ -84,7 +84,7 @@ def cache_explorer() -> Explorer[Remembered]:
 
     Example:
         >>> print(cache_explorer().choose(spec=P(None, "b")).text.splitlines()[0])
-        trace: found; program: made anew
+        trace: found; program: made again
     """
     controls: list[Control] = [
         Choice("function", "function", [(words, words) for words in FUNCTIONS]),
@@ -222,7 +222,7 @@ def _warning(remembered: Remembered) -> list[Piece]:
 
 def _verdict(remembered: Remembered) -> str:
     def said(is_found: bool) -> str:
-        return "found" if is_found else "made anew"
+        return "found" if is_found else "made again"
 
     return f"trace: {said(remembered.is_trace_found)}; program: {said(remembered.is_program_found)}"
 
@@ -237,7 +237,7 @@ def _box(name: str, is_found: bool, else_words: str) -> Piece:
     colour, width = (INK, 1) if is_found else (NEW_COLOUR, 3)
     room = f'width="{number(BOX_WIDTH)}" height="{number(BOX_HEIGHT)}"'
     frame = f'<rect {room} rx="6" fill="none" stroke="{colour}" stroke-width="{width}"/>'
-    first = f"{name}: {'found in the cache' if is_found else 'made anew'}"
+    first = f"{name}: {'found in the cache' if is_found else 'made again'}"
     second = "nothing to do" if is_found else else_words
     words = text(first, BOX_WIDTH / 2, BOX_HEIGHT * 0.32, 13) + text(second, BOX_WIDTH / 2, BOX_HEIGHT * 0.7, 12)
     return Piece(frame + words, BOX_WIDTH, BOX_HEIGHT)

@@ -10,15 +10,15 @@ from tinyshard import P
 # what is different at the second call -> whether the trace is found, and whether the program is
 RULES = [
     ({}, "found", "found"),
-    ({"spec": P(None, "b")}, "found", "made anew"),
-    ({"shape": (32, 64)}, "made anew", "made anew"),
-    ({"dtype": torch.float64}, "made anew", "made anew"),
-    ({"times": 3}, "made anew", "made anew"),
+    ({"spec": P(None, "b")}, "found", "made again"),
+    ({"shape": (32, 64)}, "made again", "made again"),
+    ({"dtype": torch.float64}, "made again", "made again"),
+    ({"times": 3}, "made again", "made again"),
     ({"scale": "10.0"}, "found", "found"),
-    ({"scale": "64 numbers"}, "made anew", "made anew"),
+    ({"scale": "64 numbers"}, "made again", "made again"),
     ({"offset": 100.0}, "found", "found"),
-    ({"function": "written again"}, "made anew", "made anew"),
-    ({"shape": (32, 64), "spec": P()}, "made anew", "made anew"),
+    ({"function": "written again"}, "made again", "made again"),
+    ({"shape": (32, 64), "spec": P()}, "made again", "made again"),
 ]
 
 
@@ -57,7 +57,7 @@ def test_no_line_of_the_words_is_broken_where_an_output_ends():
 
 def test_the_picture_has_the_facts_and_the_verdict():
     svg = cache_explorer().choose(dtype=torch.float64).svg
-    for words in ("dtype of x", "float64", "trace: made anew", "the function runs again", "≠"):
+    for words in ("dtype of x", "float64", "trace: made again", "the function runs again", "≠"):
         assert words in svg
     assert "found in the cache" in cache_explorer().svg
 
