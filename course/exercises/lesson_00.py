@@ -118,7 +118,7 @@ def _judge_placed(placed: object, tensors: Sequence[torch.Tensor], room: dict[ts
             reported, "All are on one device, and the seven others keep nothing. `ts.devices()` lists eight."
         )
     if all(array.devices() == {ts.devices()[number % DEVICES]} for number, array in enumerate(placed)):
-        return differs(reported, "To take the devices in turn counts tensors. What must be counted are bytes.")
+        return differs(reported, "Taking the devices in turn counts tensors. Count bytes.")
     if all(nbytes <= max(room.values()) for nbytes in taken.values()):
         return differs(reported, "That would fit if all devices had as much room as the emptiest. They do not.")
     if all(numbers[device] <= room[device] for device in room):
@@ -158,12 +158,11 @@ EXERCISES = (
         (
             "Read the program of section 1 from %0 to %5, for one device. Which columns and rows has device k?",
             "Device k has the columns from 1024 k up to 1024 (k + 1), and the rows of `down` with the same numbers.",
-            "It is `layer` itself, of the whole `x` and two slices: one in dim 1 of `up`, the same one in dim 0 "
-            "of `down`.",
+            "It is `layer` itself, called with the whole `x` and two slices: one in dim 1 of `up`, the same one in "
+            "dim 0 of `down`.",
         ),
-        why="Columns of `x @ up` need only their columns of `up`, `relu` works number by number, and each "
-        "number of y is a "
-        "sum over all rows of `down`: a device can add up its own rows, and one all_reduce adds the eight sums.",
+        why="Columns of `x @ up` need only their columns of `up`, `relu` works number by number, and each number of "
+        "y is a sum over all rows of `down`: each device adds up its own rows, and one all_reduce adds the eight sums.",
     ),
     Exercise(
         "00.2",
@@ -186,7 +185,6 @@ EXERCISES = (
         ),
         stub=[None, None],
         why="The first `a` and the first `b` have lost their names, so CPU 2 keeps only the sum, one number of "
-        "4 bytes. `c` is "
-        "a copy on CPU 4, 512 × 1024 × 4 bytes; `d` is a plain tensor in the memory of the controller.",
+        "4 bytes. `c` is a copy on CPU 4, 512 × 1024 × 4 bytes; `d` is a plain tensor in the controller's memory.",
     ),
 )

@@ -26,9 +26,7 @@ def judge_ready(guess: Any) -> Verdict:
     if right == 4:
         return PASSED
     if all(guess):
-        return differs(
-            reported, "To wait for `c` is to wait for `c` and for what is before it in its queue, nothing else."
-        )
+        return differs(reported, "Waiting for `c` waits for `c` and for what is before it in its queue, nothing else.")
     if guess[2] and not guess[0]:
         return differs(reported, "Small work is not done first. What is before `c` in the queue of its device?")
     if guess[3] and not guess[1]:
@@ -109,7 +107,7 @@ def judge_ten_steps(ten_steps: Callable[..., Any]) -> Verdict:
     if wrong:
         return differs(wrong, "Nothing waits any more. The numbers are `matrix[0, 0]` after each of the ten products.")
     if not all(isinstance(number, ts.Array) for number in numbers):
-        return differs("the numbers are not futures", "The devices are to compute them: an element of an Array is one.")
+        return differs("the numbers are not futures", "A device must compute them: an element of an Array is a future.")
     return PASSED
 
 

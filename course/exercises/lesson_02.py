@@ -36,7 +36,7 @@ def judge_picture(spec: Any) -> Verdict:
     blocks = [holders[start] for start in sorted(holders)]
     reported = " ".join(map(str, blocks))
     if sharding.shard_shape((8, 8))[1] != 8:
-        return differs("the columns are cut as well", "All columns are to stay together: the second entry is None.")
+        return differs("the columns are cut as well", "The columns stay together: the second entry is None.")
     if len(holders) != 4:
         count = "is 1 block" if len(holders) == 1 else f"are {len(holders)} different blocks"
         return differs(
@@ -137,7 +137,7 @@ EXERCISES = (
         (
             "Bytes of the whole array first. By which numbers is it then divided?",
             "Go through the entries of the spec: None divides by nothing, a name by the size of its axis. And a tuple?",
-            "Make a tuple of each entry first: of None an empty one, of a name one with one member.",
+            "Turn each entry into a tuple first: None into an empty one, a name into one with one member.",
         ),
         why="The named axes count the different blocks, and a device holds one of them. An axis that is not named "
         "adds copies, which divide nothing.",
@@ -147,7 +147,7 @@ EXERCISES = (
         judge_box,
         (
             "The box of a device is `device.id // per_box`. Which devices must have the same one?",
-            "A line along the axis: all other places are fixed. On 4 × 2 are two lines along `a`, four along `b`.",
+            "In a line along the axis, all other places are fixed. On 4 × 2 two lines run along `a`, four along `b`.",
             "`mesh.devices.swapaxes(k, -1)`, with k the place of the axis in `mesh.axis_names`, has each line in its "
             "last dim.",
         ),

@@ -135,7 +135,7 @@ def judge_stops(stops: Any) -> Verdict:
     if any(rows * columns > UP[0] * UP[1] // 8 for rows, columns in shards):
         return differs(
             reported,
-            "At one of the stops devices hold copies. To make copies takes an all-gather: name all three axes.",
+            "At one of the stops devices hold copies. Making copies takes an all-gather: name all three axes.",
         )
     if most > 1:
         return differs(
@@ -153,7 +153,7 @@ EXERCISES = (
         (
             "Which of the shards' `index` contain the element?",
             "Go through `array.addressable_shards`: is the row in the first slice, and the column in the second?",
-            "A slice has no `in`. `range(array.shape[0])[shard.index[0]]` is a range of the rows, and a range has.",
+            "A slice has no `in`. `range(array.shape[0])[shard.index[0]]` is a range of the rows, and a range has one.",
         ),
         why="An element is in a shard when its row is in the first slice and its column in the second. Copies have "
         "equal slices, so all holders are found.",
@@ -166,8 +166,8 @@ EXERCISES = (
             "Go through the shards, and assign the fetched `data` to the place that `index` says.",
             "Before you fetch a shard, look at its `replica_id`, and leave it out if it is not a first copy.",
         ),
-        why="`index` puts a block in its place whatever the sharding is, and the copies with `replica_id` 0 are each "
-        "block exactly once. So does device_get.",
+        why="`index` puts a block in its place whatever the sharding is, and the shards with `replica_id` 0 are each "
+        "block exactly once. `device_get` fetches the same shards.",
     ),
     Exercise(
         "03.3",

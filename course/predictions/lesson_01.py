@@ -12,7 +12,7 @@ PREDICTIONS = (
             Choice(
                 "both at the same time, after a noticeable part of a second",
                 misconception="a line ends when its result is computed",
-                answer="So it is with plain tensors on a CPU. This line only sent an order to another process.",
+                answer="That is how plain tensors on a CPU work. This line only sent an order to another process.",
             ),
             Choice(
                 "both at once, within a millisecond",

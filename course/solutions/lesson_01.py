@@ -167,7 +167,7 @@ ANSWERS = {
         wrong=(
             Wrong(ten_steps_blocking, "asks for the result"),
             Wrong(ten_steps_float, "Which call needs a number"),
-            Wrong(ten_steps_in_python, "The devices are to compute them"),
+            Wrong(ten_steps_in_python, "A device must compute them"),
             Wrong(ten_matrices, "after each of the ten products"),
             Wrong(ten_numbers_before, "after each of the ten products"),
         ),
