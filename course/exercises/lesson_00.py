@@ -21,12 +21,36 @@ PLACEMENTS = (
 KEPT = (4, 512 * 1024 * 4)
 
 
+Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _layer(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ up) @ down
+
+
+# layers with `relu` in the wrong place, and what to say of their parts
+MISPLACED: tuple[tuple[Layer, str], ...] = (
+    (
+        lambda x, up, down: x @ up @ down,
+        "The eight parts add up to the layer without `relu`. Which line of the program has it?",
+    ),
+    (
+        lambda x, up, down: torch.relu(x @ up @ down),
+        "Here `relu` comes last. In the program it is %4, between the two products.",
+    ),
+    (
+        lambda x, up, down: torch.relu(x) @ up @ down,
+        "Here `relu` is applied to `x`. In the program it is applied to %3, the first product.",
+    ),
+)
+
+
 def judge_part(part: Callable[..., object]) -> Verdict:
     """00.1: relu(x @ its columns) @ its rows, for each of eight devices."""
     generator = torch.Generator().manual_seed(1)
     shapes = (2, 4), (4, HIDDEN), (HIDDEN, 3)
     x, up, down = (torch.randint(-1, 2, shape, generator=generator).float() for shape in shapes)
-    y = torch.relu(x @ up) @ down
+    y = _layer(x, up, down)
     got = [part(x, up, down, k) for k in range(DEVICES)]
     sizes = "x, up and down of shapes " + ", ".join(map(str, shapes))
     reported = [
@@ -39,21 +63,20 @@ def judge_part(part: Callable[..., object]) -> Verdict:
         return differs(first, "Each part has the shape of the whole y: a device sums over its rows of `down` only.")
     if not difference(got[0], y):
         return differs(first, "That is the whole y. The device has 1024 columns of `up` and 1024 rows of `down`.")
+    for misplaced, hint in MISPLACED:
+        if not any(difference(mine, _part(x, up, down, k, misplaced)) for k, mine in enumerate(got)):
+            return differs(first, hint)
     if difference(sum(map(plain, got)), y):
-        if not difference(sum(map(plain, got)), (x @ up) @ down):
-            return differs(
-                first, "The eight parts add up to the layer without `relu`. Which line of the program has it?"
-            )
         return differs(first)
     if not difference(got[0], y / DEVICES):
         return differs(first, "The sum is right, but no device could compute this from its own columns and rows.")
     return differs(first, "The sum is right, but these are not its columns: device 0 has the first 1024, in one block.")
 
 
-def _part(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, k: int) -> torch.Tensor:
+def _part(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, k: int, layer: Layer = _layer) -> torch.Tensor:
     width = up.shape[1] // DEVICES
     mine = slice(k * width, (k + 1) * width)
-    return torch.relu(x @ up[:, mine]) @ down[mine]
+    return layer(x, up[:, mine], down[mine])
 
 
 def judge_place(place: Callable[..., Sequence[object]]) -> Verdict:
@@ -81,7 +104,8 @@ def _judge_placed(placed: object, tensors: Sequence[torch.Tensor], room: dict[ts
         if array.dtype != tensor.dtype:
             return differs(f"number {number} is of type {array.dtype}, not {tensor.dtype}")
         if len(array.devices()) > 1:
-            return differs(f"number {number} is on {len(array.devices())} devices, not on one")
+            hint = "Each tensor stays whole, on one device: give `device_put` a device of `room`, not a sharding."
+            return differs(f"number {number} is on {len(array.devices())} devices, not on one", hint)
         (device,) = array.devices()
         taken[device] += array.nbytes
         numbers[device] += array.numel()
@@ -94,7 +118,7 @@ def _judge_placed(placed: object, tensors: Sequence[torch.Tensor], room: dict[ts
             reported, "All are on one device, and the seven others keep nothing. `ts.devices()` lists eight."
         )
     if all(array.devices() == {ts.devices()[number % DEVICES]} for number, array in enumerate(placed)):
-        return differs(reported, "To take the devices in turn counts tensors. What must be counted are bytes.")
+        return differs(reported, "Taking the devices in turn counts tensors. Count bytes.")
     if all(nbytes <= max(room.values()) for nbytes in taken.values()):
         return differs(reported, "That would fit if all devices had as much room as the emptiest. They do not.")
     if all(numbers[device] <= room[device] for device in room):
@@ -120,7 +144,7 @@ def judge_kept(answer: object) -> Verdict:
         return differs(reported, "`device_get` fetches a copy of `c`. What becomes of `c` itself?")
     if on_2 >= half:
         return differs(
-            reported, "An Array without a name is forgotten. Which names still lead to the first `a` and the first `b`?"
+            reported, "An Array without a name is forgotten. Which names are left for the first `a` and the first `b`?"
         )
     if on_2 == 0:
         return differs(reported, "Where is a sum computed, and where is it kept? Its Array still has a name.")
@@ -134,12 +158,11 @@ EXERCISES = (
         (
             "Read the program of section 1 from %0 to %5, for one device. Which columns and rows has device k?",
             "Device k has the columns from 1024 k up to 1024 (k + 1), and the rows of `down` with the same numbers.",
-            "It is `layer` itself, of the whole `x` and two slices: one in dim 1 of `up`, the same one in dim 0 "
-            "of `down`.",
+            "It is `layer` itself, called with the whole `x` and two slices: one in dim 1 of `up`, the same one in "
+            "dim 0 of `down`.",
         ),
-        why="Columns of `x @ up` need only their columns of `up`, `relu` works number by number, and each "
-        "number of y is a "
-        "sum over all rows of `down`: a device can add up its own rows, and one all_reduce adds the eight sums.",
+        why="Columns of `x @ up` need only their columns of `up`, `relu` works number by number, and each number of "
+        "y is a sum over all rows of `down`: each device adds up its own rows, and one all_reduce adds the eight sums.",
     ),
     Exercise(
         "00.2",
@@ -158,12 +181,10 @@ EXERCISES = (
         (
             "Make a table: for each line, which Array begins, where, and of how many bytes? Which one loses its "
             "last name?",
-            "After the last line three names lead to Arrays or tensors on devices or the controller: b, c and "
-            "d. Where is each?",
+            "After the last line three names are left: `b`, `c` and `d`. Which process keeps the numbers of each?",
         ),
         stub=[None, None],
         why="The first `a` and the first `b` have lost their names, so CPU 2 keeps only the sum, one number of "
-        "4 bytes. `c` is "
-        "a copy on CPU 4, 512 × 1024 × 4 bytes; `d` is a plain tensor in the memory of the controller.",
+        "4 bytes. `c` is a copy on CPU 4, 512 × 1024 × 4 bytes; `d` is a plain tensor in the controller's memory.",
     ),
 )

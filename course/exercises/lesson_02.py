@@ -1,6 +1,7 @@
 """Lesson 02: where does the array live?"""
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = ["EXERCISES"]
 
 P = ts.P
 NAMES = ("a", "b", "c")
+PAIRS = [[0, 2], [4, 6], [1, 3], [5, 7]]
 # what would let the library compute the bytes
 LIBRARYS = {"NamedSharding", "shard_shape", "device_put", "addressable_shards", "make_mesh", "AbstractMesh"}
 
@@ -31,19 +33,25 @@ def judge_picture(spec: Any) -> Verdict:
     holders: dict[int, list[int]] = {}
     for device, (rows, _) in parts.items():
         holders.setdefault(rows.start or 0, []).append(device.id)
-    reported = " ".join(str(holders[start]) for start in sorted(holders))
+    blocks = [holders[start] for start in sorted(holders)]
+    reported = " ".join(map(str, blocks))
     if sharding.shard_shape((8, 8))[1] != 8:
-        return differs("the columns are cut as well", "All columns are to stay together: the second entry is None.")
+        return differs("the columns are cut as well", "The columns stay together: the second entry is None.")
     if len(holders) != 4:
+        count = "is 1 block" if len(holders) == 1 else f"are {len(holders)} different blocks"
         return differs(
-            f"there are {len(holders)} different blocks, not 4: {reported}",
+            f"there {count}, not 4: {reported}",
             "Four different blocks need two axes of 2 at dim 0, in a tuple. The third axis holds copies.",
         )
+    if blocks == PAIRS:
+        return PASSED
+    if sorted(blocks) == sorted(PAIRS):
+        return differs(reported, "The pairs are right, their order is not. The first name of a tuple makes the halves.")
     if holders[0] != [0, 2]:
         return differs(
             reported, "CPU 0 and CPU 2 share a block: a step of 2 is one along which axis? Do not name that one."
         )
-    return PASSED if reported == "[0, 2] [4, 6] [1, 3] [5, 7]" else differs(reported)
+    return differs(reported)
 
 
 def judge_bytes(nbytes_on_a_device: Callable[..., Any]) -> Verdict:
@@ -73,6 +81,9 @@ def judge_bytes(nbytes_on_a_device: Callable[..., Any]) -> Verdict:
             return differs(reported, "Only the axes that the spec names divide. Along the others there are copies.")
         if got != want and got * itemsize == want:
             return differs(reported, "These are elements. How many bytes does one of them have?")
+        if got != want and spec and got * math.prod(shape[len(spec) :]) == want:
+            hint = "A dim without an entry stays whole, but it counts. `zip` ends with the shorter one."
+            return differs(reported, hint)
         if got != want:
             return differs(reported)
     if names_in(nbytes_on_a_device) & LIBRARYS:
@@ -101,7 +112,7 @@ def judge_box(stays_in_a_box: Callable[..., Any]) -> Verdict:
                 return differs("it returns None")
             if bool(got) == is_within:
                 continue
-            reported = f"on {name}, {per_box} devices a box, axis {axis!r}: {got}, not {is_within}"
+            reported = f"on {name}, {per_box} devices a box, axis {axis!r}: {got!r}, not {is_within}"
             if "exchanged" in name:
                 return differs(reported, "Ask each device for its `id`, and look at all lines along the axis.")
             return differs(reported, "Along `a` of the mesh of 4 x 2 are CPU 0, 2, 4 and 6. In which boxes are these?")
@@ -126,7 +137,7 @@ EXERCISES = (
         (
             "Bytes of the whole array first. By which numbers is it then divided?",
             "Go through the entries of the spec: None divides by nothing, a name by the size of its axis. And a tuple?",
-            "Make a tuple of each entry first: of None an empty one, of a name one with one member.",
+            "Turn each entry into a tuple first: None into an empty one, a name into one with one member.",
         ),
         why="The named axes count the different blocks, and a device holds one of them. An axis that is not named "
         "adds copies, which divide nothing.",
@@ -136,7 +147,7 @@ EXERCISES = (
         judge_box,
         (
             "The box of a device is `device.id // per_box`. Which devices must have the same one?",
-            "A line along the axis: all other places are fixed. On 4 × 2 are two lines along `a`, four along `b`.",
+            "In a line along the axis, all other places are fixed. On 4 × 2 two lines run along `a`, four along `b`.",
             "`mesh.devices.swapaxes(k, -1)`, with k the place of the axis in `mesh.axis_names`, has each line in its "
             "last dim.",
         ),

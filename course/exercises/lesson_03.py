@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 import tinyshard as ts
@@ -25,8 +26,8 @@ def _board(*entries: Any) -> Any:
 
 
 def _listed(got: Any) -> Any:
-    """A tuple holds ids as well as a list does."""
-    return list(got) if isinstance(got, tuple) else got
+    """A tuple, an array or a tensor holds ids as well as a list does."""
+    return np.asarray(got).tolist() if isinstance(got, tuple | np.ndarray | torch.Tensor) else got
 
 
 def judge_holders(holders: Callable[..., Any]) -> Verdict:
@@ -35,6 +36,10 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
     for (row, column), want in {(0, 0): [0, 1], (5, 3): [4, 5], (7, 0): [6, 7]}.items():
         got = _listed(holders(board, row, column))
         reported = f"holders(board, {row}, {column}) is {got}, not {want}"
+        if isinstance(got, set):
+            return differs(reported, "A set has no order. `sorted(...)` makes a list in ascending order of it.")
+        if isinstance(got, list) and any(isinstance(each, ts.Device) for each in got):
+            return differs(reported, "These are devices. The id of one is `device.id`.")
         if got == want[:1]:
             return differs(reported, "Two devices hold this row. Do not stop at the first one that you find.")
         if got != want:
@@ -45,7 +50,7 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
         if got != want:
             return differs(
                 f"right for the board, but cut by P('b', 'a') ({row}, {column}) is held by {want}, not {got}",
-                "`index` has two slices: the element must lie in both of them.",
+                "`index` has two slices: the row must be in the first one, and the column in the second.",
             )
     return PASSED
 
@@ -107,7 +112,9 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
 
 
 def judge_stops(stops: Any) -> Verdict:
-    """The whole way by the model: exchanges, bytes sent, and the most that a device holds."""
+    """The whole path by the model: exchanges, bytes sent, and the most that a device holds."""
+    if isinstance(stops, P):
+        return differs("it is one P(...), not a list of them", "Also a single stop stands in a list.")
     for spec in stops:
         if not isinstance(spec, P):
             return differs(f"a stop is a {type(spec).__name__}, not a P(...)")
@@ -128,7 +135,7 @@ def judge_stops(stops: Any) -> Verdict:
     if any(rows * columns > UP[0] * UP[1] // 8 for rows, columns in shards):
         return differs(
             reported,
-            "At one of the stops devices hold copies. To make copies takes an all-gather: name all three axes.",
+            "At one of the stops devices hold copies. Making copies takes an all-gather: name all three axes.",
         )
     if most > 1:
         return differs(
@@ -146,7 +153,7 @@ EXERCISES = (
         (
             "Which of the shards' `index` contain the element?",
             "Go through `array.addressable_shards`: is the row in the first slice, and the column in the second?",
-            "A slice has no `in`. `range(array.shape[0])[shard.index[0]]` is a range of the rows, and a range has.",
+            "A slice has no `in`. `range(array.shape[0])[shard.index[0]]` is a range of the rows, and a range has one.",
         ),
         why="An element is in a shard when its row is in the first slice and its column in the second. Copies have "
         "equal slices, so all holders are found.",
@@ -159,8 +166,8 @@ EXERCISES = (
             "Go through the shards, and assign the fetched `data` to the place that `index` says.",
             "Before you fetch a shard, look at its `replica_id`, and leave it out if it is not a first copy.",
         ),
-        why="`index` puts a block in its place whatever the sharding is, and the copies with `replica_id` 0 are each "
-        "block exactly once. So does device_get.",
+        why="`index` puts a block in its place whatever the sharding is, and the shards with `replica_id` 0 are each "
+        "block exactly once. `device_get` fetches the same shards.",
     ),
     Exercise(
         "03.3",

@@ -36,27 +36,24 @@ PREDICTIONS = (
                 "before each product, to get the whole of `up` and of `down`",
                 misconception="a device needs the whole matrix for its share of a product",
                 answer="Then it would not fit after all. A column of the product needs one column of the "
-                "matrix, and each "
-                "device has whole columns of `up`.",
+                "matrix, and each device has whole columns of `up`.",
             ),
             Choice(
                 "after each of the two products",
                 misconception="every product of a cut matrix must be put together",
-                answer="After the first one each device has whole columns of the product, and these are just "
-                "what its rows of "
-                "`down` are multiplied with.",
+                answer="After the first one each device has whole columns of the product, and these are exactly "
+                "what its rows of `down` are multiplied by.",
             ),
             Choice("once, after the second product"),
             Choice(
                 "never",
                 misconception="devices that compute with their own pieces need nothing from each other",
-                answer="Each device has 1024 of the 8192 products that a number of y is the sum of. The sums "
-                "must be added up.",
+                answer="A number of y is a sum of 8192 products, and each device has 1024 of them. The eight "
+                "sums must be added up.",
             ),
         ),
-        why="The first product needs nothing from other devices, since whole columns are there; the second "
-        "leaves eight sums "
-        "to be added up, by one all_reduce.",
+        why="The first product needs nothing from other devices, since each has whole columns; the second "
+        "leaves eight sums, which one all_reduce adds up.",
     ),
     Prediction(
         "00.c",
@@ -66,7 +63,7 @@ PREDICTIONS = (
             Choice(
                 "one process, the one that runs the cell: it does the work of all eight",
                 misconception="devices are parts of the notebook's process",
-                answer="Then all eight would say one pid, and look into one memory. Each has a pid of its own. "
+                answer="Then all eight would have one pid and share one memory. Each has a pid of its own. "
                 "(The CPU devices of JAX do share one process.)",
             ),
             Choice(

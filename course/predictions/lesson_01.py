@@ -12,7 +12,7 @@ PREDICTIONS = (
             Choice(
                 "both at the same time, after a noticeable part of a second",
                 misconception="a line ends when its result is computed",
-                answer="So it is with plain tensors on a CPU. This line only sent an order to another process.",
+                answer="That is how plain tensors on a CPU work. This line only sent an order to another process.",
             ),
             Choice(
                 "both at once, within a millisecond",
@@ -83,12 +83,12 @@ PREDICTIONS = (
                 answer="The device begins as soon as the order arrives, whether the result is asked for or not.",
             ),
         ),
-        why="The line returns when the order is in the queue. A matrix of ten times the size would give about "
-        "the same time.",
+        why="The line returns when the order is in the queue. A matrix with ten times as many rows would give "
+        "about the same time.",
     ),
     Prediction(
         "01.e",
-        question="The layer is cut over eight devices of this laptop. How many times as fast is it, at best?",
+        question="The layer is cut over eight devices of this laptop. How many times faster is it, at best?",
         choices=(
             Choice(
                 "eight times, whatever the number of cores",
@@ -100,11 +100,11 @@ PREDICTIONS = (
                 misconception="the amount of work decides, not how much of it runs at the same time",
                 answer="The work is the same, but several cores may do parts of it at the same time.",
             ),
-            Choice("no more times than there are cores, and often fewer"),
+            Choice("at most as many times as there are cores, and often less"),
         ),
-        why="Eight processes share the cores of this machine: with two cores, two of them compute at a time. Sending "
-        "orders to eight workers and the all-reduce take time, too; where other programs run, eight may even be "
-        "slower.",
+        why="Eight processes share the cores of this machine: on two cores, two of them compute at a time. Sending "
+        "orders to eight workers takes time, and so does the all-reduce; where other programs run, eight devices may "
+        "even be slower.",
     ),
     Prediction(
         "01.f",

@@ -102,7 +102,7 @@ PREDICTIONS = (
             Choice(
                 "3, 3, 2, 2",
                 misconception="the parts are as equal as possible",
-                answer="torch.tensor_split does that. torch.chunk makes full parts while there are rows.",
+                answer="torch.tensor_split and np.array_split do that. torch.chunk makes full parts while it can.",
             ),
             Choice("3, 3, 3, 1"),
             Choice(

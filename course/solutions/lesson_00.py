@@ -36,6 +36,18 @@ def part_without_relu(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
     return x @ up[:, mine] @ down[mine]
 
 
+def part_relu_last(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
+    """Wrong: `relu` of a part of a sum."""
+    mine = slice(k * 1024, (k + 1) * 1024)
+    return torch.relu(x @ up[:, mine] @ down[mine])
+
+
+def part_relu_first(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
+    """Wrong: `relu` of the operand."""
+    mine = slice(k * 1024, (k + 1) * 1024)
+    return torch.relu(x) @ up[:, mine] @ down[mine]
+
+
 def part_strided(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
     """Every eighth column."""
     return torch.relu(x @ up[:, k::8]) @ down[k::8]
@@ -96,6 +108,12 @@ def place_halved(tensors: Any, room: Any) -> Any:
     return place([tensor.half() for tensor in tensors], room)
 
 
+def place_copies(tensors: Sequence[Tensor], room: dict[Any, int]) -> list[Any]:
+    """Wrong: each tensor on all devices."""
+    mesh = ts.make_mesh((8,), ("all",))
+    return [ts.device_put(tensor, ts.NamedSharding(mesh, ts.P())) for tensor in tensors]
+
+
 def place_nowhere(tensors: Sequence[Tensor], room: dict[Any, int]) -> list[Tensor]:
     """No device is involved."""
     return list(tensors)
@@ -108,6 +126,8 @@ ANSWERS = {
             Wrong(part_whole, "That is the whole y"),
             Wrong(part_eighth, "no device could compute this"),
             Wrong(part_without_relu, "layer without `relu`"),
+            Wrong(part_relu_last, "`relu` comes last"),
+            Wrong(part_relu_first, "is applied to `x`"),
             Wrong(part_strided, "these are not its columns"),
             Wrong(part_before_down, "the shape of the whole y"),
         ),
@@ -119,6 +139,7 @@ ANSWERS = {
             Wrong(place_in_turn, "counts tensors"),
             Wrong(place_by_numel, "`numel` counts numbers"),
             Wrong(place_without_room, "as much room as the emptiest"),
+            Wrong(place_copies, "not a sharding"),
             Wrong(place_nowhere, "Which function sends it"),
             Wrong(place_halved, "a count of the bytes"),
         ),

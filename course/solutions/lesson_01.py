@@ -36,6 +36,15 @@ def ten_steps_in_python(matrix: Any, double: Any) -> list[float]:
     return [2.0**step for step in range(1, 11)]
 
 
+def ten_numbers_before(matrix: Any, double: Any) -> list[Any]:
+    """Wrong: each number is taken before the product."""
+    numbers = []
+    for _ in range(10):
+        numbers.append(matrix[0, 0])
+        matrix = matrix @ double
+    return numbers
+
+
 def ten_matrices(matrix: Any, double: Any) -> list[Any]:
     """Wrong: the matrices in place of one number of each."""
     return [matrix := matrix @ double for _ in range(10)]
@@ -80,6 +89,16 @@ def benchmark_asks(matrix: Any) -> float:
     return time.perf_counter() - start
 
 
+def benchmark_polls(matrix: Any) -> float:
+    """Wrong: keeps a core busy with asking."""
+    matrix.block_until_ready()
+    start = time.perf_counter()
+    product = matrix @ matrix
+    while not product.is_ready():
+        pass
+    return time.perf_counter() - start
+
+
 def has_failed(array: Any) -> bool:
     """01.4."""
     try:
@@ -108,6 +127,15 @@ def has_succeeded(array: Any) -> bool:
     return not has_failed(array)
 
 
+def has_failed_index(array: Any) -> bool:
+    """Wrong: catches the device's error, which is not the one that arrives."""
+    try:
+        array.block_until_ready()
+    except IndexError:
+        return True
+    return False
+
+
 def has_failed_uncaught(array: Any) -> bool:
     """Wrong: the error reaches the caller."""
     array.block_until_ready()
@@ -130,7 +158,8 @@ ANSWERS = {
             Wrong(benchmark_with_queue, "what is still in the queue"),
             Wrong(benchmark_waits_after, "Start, product, wait, stop"),
             Wrong(benchmark_waits_for_operand, "Which array is the result"),
-            Wrong(benchmark_asks, "What has happened when"),
+            Wrong(benchmark_asks, "Which method waits"),
+            Wrong(benchmark_polls, "Which method waits"),
         ),
     ),
     "01.3": Answers(
@@ -138,8 +167,9 @@ ANSWERS = {
         wrong=(
             Wrong(ten_steps_blocking, "asks for the result"),
             Wrong(ten_steps_float, "Which call needs a number"),
-            Wrong(ten_steps_in_python, "The devices are to compute them"),
-            Wrong(ten_matrices, "In which line"),
+            Wrong(ten_steps_in_python, "A device must compute them"),
+            Wrong(ten_matrices, "after each of the ten products"),
+            Wrong(ten_numbers_before, "after each of the ten products"),
         ),
     ),
     "01.4": Answers(
@@ -148,6 +178,7 @@ ANSWERS = {
             Wrong(has_failed_unless_ready, "a failed result is ready as well"),
             Wrong(has_failed_without_waiting, "Nothing in the `try` waits"),
             Wrong(has_succeeded, "can *not* be had"),
+            Wrong(has_failed_index, "of another class"),
             Wrong(has_failed_uncaught, "When does the error"),
         ),
     ),

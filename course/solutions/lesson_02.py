@@ -35,6 +35,11 @@ def divided_by_all(shape: tuple[int, ...], itemsize: int, axes: dict[str, int], 
     return nbytes
 
 
+def entries_only(shape: tuple[int, ...], itemsize: int, axes: dict[str, int], spec: tuple[Any, ...]) -> int:
+    """Wrong: leaves out the dims for which the spec has no entry."""
+    return nbytes_on_a_device(tuple(size for size, _ in zip(shape, spec, strict=False)), itemsize, axes, spec)
+
+
 def elements(shape: tuple[int, ...], itemsize: int, axes: dict[str, int], spec: tuple[Any, ...]) -> int:
     """Wrong: elements, not bytes."""
     return nbytes_on_a_device(shape, 1, axes, spec)
@@ -81,13 +86,15 @@ ANSWERS = {
             Wrong(P("c", "a"), "the second entry is None"),
             Wrong(P("c"), "in a tuple"),
             Wrong(P(("a", "b")), "share a block"),
-            Wrong(P(("a", "c")), "Which axis holds the copies"),
+            Wrong(P(("a", "c")), "their order is not"),
+            Wrong(P(), "in a tuple"),
         ),
     ),
     "02.2": Answers(
         solution=nbytes_on_a_device,
         wrong=(
             Wrong(divided_by_all, "Only the axes that the spec names divide"),
+            Wrong(entries_only, "ends with the shorter one"),
             Wrong(elements, "How many bytes does one of them have"),
             Wrong(by_the_library, "no sharding is needed"),
         ),

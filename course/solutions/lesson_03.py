@@ -38,6 +38,16 @@ def all_devices(array: Any, row: int, column: int) -> list[int]:
     return sorted(device.id for device in array.devices())
 
 
+def set_of_holders(array: Any, row: int, column: int) -> set[int]:
+    """Wrong: the ids without an order."""
+    return set(holders(array, row, column))
+
+
+def holding_devices(array: Any, row: int, column: int) -> list[Any]:
+    """Wrong: devices, not their ids."""
+    return [ts.devices()[id] for id in holders(array, row, column)]
+
+
 def fetch(array: Any) -> torch.Tensor:
     """03.2."""
     whole = torch.empty(array.shape)
@@ -75,7 +85,9 @@ ANSWERS = {
         solution=holders,
         wrong=(
             Wrong(first_holder, "Do not stop at the first"),
-            Wrong(holders_of_row, "must lie in both"),
+            Wrong(holders_of_row, "and the column in the second"),
+            Wrong(set_of_holders, "A set has no order"),
+            Wrong(holding_devices, "These are devices"),
             Wrong(all_devices, "Which of the shards"),
         ),
     ),
@@ -91,6 +103,7 @@ ANSWERS = {
     "03.3": Answers(
         solution=[P("a1", ("b", "a2"))],
         wrong=(
+            Wrong(P("a1", ("b", "a2")), "stands in a list"),
             Wrong([P()], "name all three axes"),
             Wrong([P(("a1", "a2"))], "name all three axes"),
             Wrong([P("a1", ("a2", "b"))], "several exchanges"),
