@@ -98,7 +98,9 @@ def judge_order(order: Callable[[int], Sequence[str]]) -> Verdict:
             )
             return differs(f"with {count} devices there is a deadlock: {stuck}", hint)
         if moment.rounds > BEST_ROUNDS:
-            hint = "One that differs breaks the circle, but the others go one by one. Let half of them differ."
+            hint = (
+                "The circle is broken, but neighbours that begin alike wait in turn. No two neighbours may begin alike."
+            )
             return differs(f"with {count} devices all are done, but after {moment.rounds} rounds", hint)
     return PASSED
 

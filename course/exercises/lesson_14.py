@@ -44,7 +44,7 @@ def judge_rows(answer: object) -> Verdict:
     reported = f"{rows:,} is {'more' if rows > best else 'less'} than the smallest number"
     if rows in (295, 296):
         return differs(
-            reported, "That is the approximation: the matrix alone. Also x is read, and the result is written."
+            reported, "That is the approximation: the matrix alone. x is read as well, and the result is written."
         )
     if rows == _fewest(lambda each: arithmetic_decides(each, counted=2)):
         return differs(reported, "x is counted, the result is not: B rows of 28,672 numbers are written.")

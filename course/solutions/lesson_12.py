@@ -60,6 +60,11 @@ def order_one_receives(device: int) -> list[str]:
     return ["receive", "send"] if device == 0 else ["send", "receive"]
 
 
+def order_first_half_receives(device: int) -> list[str]:
+    """Half of them differ, and yet neighbours begin alike."""
+    return ["receive", "send"] if device < 2 else ["send", "receive"]
+
+
 def order_forgets(device: int) -> list[str]:
     """No device receives."""
     return ["send"]
@@ -87,7 +92,8 @@ ANSWERS = {
         solution=order,
         wrong=(
             Wrong(order_all_receive, "They must differ"),
-            Wrong(order_one_receives, "Let half of them differ"),
+            Wrong(order_one_receives, "neighbours that begin alike"),
+            Wrong(order_first_half_receives, "neighbours that begin alike"),
             Wrong(order_forgets, "Draw the ring"),
         ),
     ),
