@@ -14,7 +14,7 @@ __all__ = ["array_moves", "describe", "draw"]
 HEADING = "What each device holds after every step of a move"
 
 MESHES = ((8,), (4, 2), (2, 4))
-ELEMENT, GAP, LABELS = 7, 8, 174  # px: side of an element, between devices, room for the words before a row
+ELEMENT, GAP, LABELS = 7, 4, 212  # px: side of an element, between devices, room for the words before a row
 
 
 def array_moves() -> Explorer[Journey]:
