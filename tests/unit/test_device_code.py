@@ -124,6 +124,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "numbers": (lambda x: (x * float("inf"), x - float("nan") > 2, x.to(torch.int64) + (1 << 40)), [rows(8, 4)]),
     "a reduction twice": (lambda x: x / x.sum(0) + x.amax(0), [rows(8, 4)]),
     "combined": (steps_of_sgd, [rows(8, 4), SQUARE, SMALL]),
+    "a check that returns None": (lambda x: torch.linalg.cholesky(x.t() @ x + 5 * torch.eye(4)), [rows(8, 4)]),
     "loop": (loop, [rows(8, 4)]),
     "branch": (branch, [rows(8, 4)]),
     "scan": (lambda x: ts.lax.scan(lambda c, v: (c + v.sum(), v * c), torch.zeros(()), x.t()), [rows(8, 4)]),

@@ -145,7 +145,7 @@ class _Writer:
                 types += "".join(f", {k}={x!r}" for k, x in step.kwargs.items())
             name = self._name(step.op, number, number)
         call = f"{name}({', '.join(arguments)})"
-        if step.results:
+        if any(n >= 0 for n in step.results):  # torch's checks return None
             slots = ", ".join(f"v{n}" if n >= 0 else "_" for n in step.results)
             call = f"{slots}{', *_' if gives_more(step) else ''} = {call}"
         return f"{call}  # {types}" if types else call
