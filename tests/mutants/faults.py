@@ -89,8 +89,8 @@ CORE = (
     Fault(
         "the outermost binding of an axis name is found in place of the innermost",
         "tinyshard/core/axis_names.py",
-        "    for known in in_scope():\n        if known.name == name:",
-        "    for known in _scope.get():\n        if known.name == name:",
+        "known = next((n for n in in_scope() if n.name == name), None)",
+        "known = next((n for n in _scope.get() if n.name == name), None)",
         ("tests/unit/test_shadowed_names.py::test_size_mean_and_position_are_of_the_inner_axis",),
     ),
 )
@@ -376,9 +376,16 @@ PARTITION = (
     Fault(
         "blocks change places from the new holder to the old one",
         "tinyshard/partition/reshard.py",
-        "(holders[want.block(p)][want.replica_id(p)], p) for p in devices",
-        "(p, holders[want.block(p)][want.replica_id(p)]) for p in devices",
+        "for pair in zip(held[at], targets, strict=True)",
+        "for pair in zip(targets, held[at], strict=True)",
         ("tests/unit/test_order_of_names.py::test_blocks_go_to_the_devices_that_hold_them_in_the_other_order",),
+    ),
+    Fault(
+        "a block comes from a device at another place along an axis that cuts nothing",
+        "tinyshard/partition/reshard.py",
+        "beside = sorted(set(have.free_axes) & set(want.free_axes))",
+        "beside: list[int] = []",
+        ("tests/unit/test_part_of_mesh.py::test_a_cut_that_changes_axes_stays_among_devices_of_one_block",),
     ),
     Fault(
         "parts of a sum are scaled in half precision, where they may vanish",
@@ -738,6 +745,20 @@ TRANSFORMS = (
         (
             "tests/unit/test_loops.py::test_a_while_loop_that_may_end_for_some_devices_before_others_exchange_is_refused",
         ),
+    ),
+    Fault(
+        "a gradient in a shard_map over a part of the axes computes the function again",
+        "tinyshard/compile/spmd.py",
+        "return self.builder.once(key, lambda: self._called(node, args, kwargs))",
+        "return self._called(node, args, kwargs)",
+        ("tests/unit/test_part_of_mesh.py::test_a_step_sends_what_the_partitioner_alone_sends",),
+    ),
+    Fault(
+        "in a shard_map inside another one a gradient is not summed over the outer one's axes",
+        "tinyshard/transforms/mapped_function.py",
+        "_alike([capture_outer(x) for x in everything])",
+        "[capture_outer(x) for x in everything]",
+        ("tests/unit/test_part_of_mesh.py::test_shard_map_over_the_axes_that_another_one_leaves",),
     ),
     Fault(
         "a device that has failed asks for another round",

@@ -14,7 +14,7 @@ from tinyshard.arrays.function_overrides.ufuncs import refuse_mask
 from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.transfer import put_plain, put_tensor
 from tinyshard.core import tree as trees
-from tinyshard.core.axis_names import device_names
+from tinyshard.core.axis_names import device_names, shared_mesh
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.devices import Device
@@ -23,7 +23,7 @@ from tinyshard.core.jax_hints import check_others
 from tinyshard.core.leaves import is_opaque_leaf
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from tinyshard.sharding.contexts import device_by_default
-from tinyshard.sharding.mesh import current_mesh
+from tinyshard.sharding.mesh import AbstractMesh, current_mesh, names_in
 from tinyshard.sharding.prefix import is_container, map_with
 
 
@@ -108,6 +108,31 @@ def refuse_on_a_shard(what: str) -> None:
             rule="there each device has its own value; in_specs and out_specs, or the axes, place it",
             try_="the constraint outside of the mapped function, or out_axes or out_specs",
         )
+
+
+def constraint_of(what: str, place: Any) -> Sharding:
+    """The sharding of a constraint; inside a shard_map over a part of a mesh's axes it is along the others.
+
+    Raises:
+        ShardingError: not a sharding; or along axes whose shards the function is given.
+    """
+    mesh, left = shared_mesh()
+    if not left:
+        refuse_on_a_shard(what)
+        return as_sharding(place)
+    given = place
+    if isinstance(place, NamedSharding) and place.mesh.shape == mesh.shape:
+        given = place.spec if isinstance(place.mesh, AbstractMesh) or place.mesh == mesh else place
+    if isinstance(given, PartitionSpec):
+        sharding = NamedSharding(mesh, given)
+        if names_in(mesh, sharding.layout(len(given))) <= left:
+            return sharding
+    raise ShardingError(
+        "a sharding constraint inside a shard_map is along axes that are not left to the partitioner",
+        got=f"{what} to {place!r} where the names {', '.join(map(repr, device_names()))} are mapped",
+        rule=f"the function is given shards along these; a constraint may name {', '.join(map(repr, sorted(left)))}",
+        try_=f"P(None, {min(left)!r}), or a NamedSharding of it on the mesh of the shard_map",
+    )
 
 
 def as_sharding(device: Any) -> Sharding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from tinyshard.compile.look_ahead import LookAhead
 from tinyshard.compile.trace_errors import unknown_shape_error
 from tinyshard.core import collector
 from tinyshard.core.evaluate import Interpreter, evaluate, line_of
+from tinyshard.core.keys import frozen
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.primitive import bound_in, primitive_of
 from tinyshard.core.program import Builder, Value
@@ -40,6 +41,27 @@ from tinyshard.partition.reshard import Dims, ShardedVar, noted, reduce_partial,
 aten = torch.ops.aten
 
 Goal = tuple[Layout, Layout | None]  # a layout, and the same on the program's axes, None if they cannot express it
+
+
+@dataclass(frozen=True)
+class PartOfMesh:
+    """The axes of a mesh that a region is for; along the others its values are whole, and are partitioned.
+
+    Attributes:
+        axes: the program's axes for the names that its collectives use, a `primitives.inlining.Axes`.
+        mesh: for each axis of the mesh those of the program.
+        taken: the program's axes along which values are blocks: those of the region, and of the regions around it.
+        uneven: the graphs in its control flow that some of its devices may run, and others not.
+    """
+
+    axes: Any
+    mesh: Dims
+    taken: frozenset[int]
+    uneven: frozenset[torch.fx.GraphModule]
+
+    def on_program(self, layout: Layout) -> Dims:
+        """The dims of a layout on the mesh, cut by axes of the program."""
+        return tuple(tuple(a for number in cut for a in self.mesh[number]) for cut in layout.dims)
 
 
 @spanned("plan", lambda graph, *_: _ops_in_words(graph))
@@ -107,10 +129,18 @@ class Partitioner(Interpreter):
         builder: the program.
         goals: for each node of a primitive the layout that it asks for.
         assignment: where the program will run.
+        part: in a shard_map over a part of a mesh's axes, which; there, values are blocks along them.
         values: the value of each node.
     """
 
-    def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Goal], assignment: DeviceAssignment) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        goals: Mapping[torch.fx.Node, Goal],
+        assignment: DeviceAssignment,
+        part: PartOfMesh | None = None,
+    ) -> None:
+        self.part = part
         self.builder = builder
         self.goals = goals
         self.assignment = assignment
@@ -124,6 +154,15 @@ class Partitioner(Interpreter):
         return ShardedVar(self.builder.literal(values), tuple(values.shape), values.dtype, ((),) * values.dim())
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        primitive = primitive_of(node.target)
+        if self.part is None or (primitive is not None and primitive.has_effect(args)):
+            return self._called(node, args, kwargs)
+        # a gradient recomputes its region: in one program ops with the same operands are merged
+        same = tree_map_only(Deferred, lambda x: ("deferred", id(x)), (args, kwargs))
+        key = "on blocks", node.target, frozen(same)
+        return self.builder.once(key, lambda: self._called(node, args, kwargs))
+
+    def _called(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target
         self.builder.where = line_of(node, self._around)
         if op is aten.as_strided.default:
@@ -188,7 +227,16 @@ class Partitioner(Interpreter):
 
     def within(self, builder: Builder) -> Partitioner:
         """A walk over the graph of a body, whose program is another one on the same axes."""
-        return Partitioner(builder, self.goals, self.assignment)
+        return Partitioner(builder, self.goals, self.assignment, self.part)
+
+    def on_blocks(self, graph: torch.fx.GraphModule, part: PartOfMesh) -> Partitioner:
+        """A walk over the graph of a region for a part of the axes: it partitions along the others."""
+        goals: dict[torch.fx.Node, Goal] = {}
+        for node, primitive, params in bound_in(graph):
+            goal = primitive.goal(params, _rank(node))
+            if goal is not None:
+                goals[node] = goal, self._layout(part.on_program(goal))
+        return Partitioner(self.builder, goals, self.assignment, part)
 
     # ---- values, for this walk and for the rules of primitives ------------------------------------------------
 

@@ -170,7 +170,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     "wrap_key_data": {"impl": "ts.random.wrap_key_data(data): the hash is threefry2x32, the only one"},
     "shard_map": {
         "check_rep": "check_vma=, its name today",
-        "auto": "nothing: shard_map maps over all axes of its mesh",
+        "auto": "axis_names={...}, the other axes of the mesh",
     },
     "choice": {"out_sharding": "ts.reshard(draw, sharding); inside of jit each device makes its own block"},
     "multinomial": {

@@ -9,7 +9,7 @@ import torch
 from tinyshard.arrays.abstract import typeof
 from tinyshard.arrays.constraint import Target, placed_at
 from tinyshard.arrays.explicit import type_of
-from tinyshard.arrays.placement import as_sharding, as_tensor, refuse_on_a_shard
+from tinyshard.arrays.placement import as_tensor, constraint_of
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.sharding import NamedSharding, PartitionSpec
@@ -28,7 +28,8 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
 
     Raises:
         ShardingError: None for a sharding; wrong rank or uneven split; along Explicit axes another sharding than the
-            value has; or inside pmap or shard_map, where each device has its own value.
+            value has; or inside pmap or shard_map, where each device has its own value, but along axes that a
+            shard_map's axis_names leave to the partitioner.
 
     Along Explicit axes it checks that the value already has the sharding, as in JAX: `ts.reshard` moves it.
 
@@ -45,7 +46,6 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         >>> f(ts.device_put(torch.zeros(4), ts.NamedSharding(mesh, ts.P("a")))).sharding
         NamedSharding(Mesh('a': 4), P())
     """
-    refuse_on_a_shard("with_sharding_constraint")
     return map_with("with_sharding_constraint's shardings do not fit its values", _constrained, tree, shardings)
 
 
@@ -57,7 +57,8 @@ def _constrained(x: Any, place: Any) -> Any:
             rule="every leaf has one",
             try_="P() or NamedSharding(mesh, P()) for a value that should be whole on every device",
         )
-    x, sharding = x if isinstance(x, torch.Tensor) else as_tensor(x), as_sharding(place)
+    x = x if isinstance(x, torch.Tensor) else as_tensor(x)
+    sharding = constraint_of("with_sharding_constraint", place)
     layout, have = sharding.checked_layout(x.shape), type_of(x)
     if have is not None and not is_same_placement(have.layout(x.dim()), layout):
         raise ShardingError(
@@ -82,7 +83,7 @@ def reshard(tree: Any, out_shardings: Any) -> Any:
 
     Raises:
         ShardingError: None, a spec without a mesh, wrong rank or uneven split; or inside pmap or shard_map, where each
-            device has its own value.
+            device has its own value, but along axes that a shard_map's axis_names leave to the partitioner.
 
     It is differentiable: the gradient has the sharding of the argument.
 
@@ -98,7 +99,6 @@ def reshard(tree: Any, out_shardings: Any) -> Any:
         >>> ts.typeof(reshard(x, ts.P(None, "x")))
         'f32[4, 8@x]'
     """
-    refuse_on_a_shard("reshard")
     return map_with("reshard's shardings do not fit its values", _moved, tree, out_shardings)
 
 
@@ -109,6 +109,6 @@ def _moved(x: Any, place: Any) -> Any:
         place = NamedSharding(have.mesh, place)
     if place is None:
         raise ShardingError("reshard got no sharding", got="None", try_="P() for a value that is whole on every device")
-    sharding = as_sharding(place)
+    sharding = constraint_of("reshard", place)
     sharding.checked_layout(x.shape)
     return placed_at(x, Target(sharding, True))

@@ -26,7 +26,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -170,13 +170,16 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) 
             number = collective(builder, step.name, known_layouts[step.taken], step.axes, **step.params(builder.axes))
             known_layouts[step.result] = number
             builder.cuts[number] = step.result
-            builder.copies["at hand", number] = known_layouts
+            builder.copies["at hand", number, x.shape] = known_layouts
     return replace(x, number=known_layouts[dims, partial], dims=dims, partial=partial)
 
 
 def _at_hand(builder: Builder, x: ShardedVar) -> dict[Placed, int]:
-    """The layouts that a value has in the program so far, each with the number of a value."""
-    known_layouts: dict[Placed, int] = builder.once(("at hand", x.number), dict)
+    """The layouts that a value has in the program so far, each with the number of a value.
+
+    One number may stand for a value and for its block in a shard_map over a part of the axes: by their shapes.
+    """
+    known_layouts: dict[Placed, int] = builder.once(("at hand", x.number, x.shape), dict)
     known_layouts.setdefault((x.dims, x.partial), x.number)
     return known_layouts
 
@@ -206,8 +209,19 @@ class _Step:
             return dict(self.named)
         devices = tuple(range(math.prod(axes)))
         have, want = (Layout(devices, axes, dims) for dims, _ in (self.taken, self.result))
-        holders = have.owners()
-        return {"pairs": tuple((holders[want.block(p)][want.replica_id(p)], p) for p in devices)}
+        beside = sorted(set(have.free_axes) & set(want.free_axes))  # along these each device has its copy, or value
+        held, needed = (_by_block(layout, beside) for layout in (have, want))
+        pairs = [pair for at, targets in needed.items() for pair in zip(held[at], targets, strict=True)]
+        return {"pairs": tuple(sorted(pairs, key=lambda pair: pair[1]))}
+
+
+def _by_block(layout: Layout, beside: Sequence[int]) -> dict[Any, list[int]]:
+    """The devices that hold each block, of each place along axes that cut nothing."""
+    found: dict[Any, list[int]] = {}
+    for p in layout.devices:
+        coordinates = layout.coordinates(p)
+        found.setdefault((layout.block(p), *(coordinates[a] for a in beside)), []).append(p)
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,9 @@ have the primitives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,16 +89,36 @@ def agreed(builder: Builder, number: int) -> int:
     return collective(builder, "all_reduce", x, tuple(range(len(builder.axes))), op="min")
 
 
+_uneven: ContextVar[set[torch.fx.GraphModule] | None] = ContextVar("tinyshard_uneven", default=None)
+
+
+@contextlib.contextmanager
+def noting_uneven() -> Iterator[set[torch.fx.GraphModule]]:
+    """A block that notes the graphs that some devices may run, and others not, as `check_same` is asked for them."""
+    found: set[torch.fx.GraphModule] = set()
+    token = _uneven.set(found)
+    try:
+        yield found
+    finally:
+        _uneven.reset(token)
+
+
 def check_same(what: str, names: Names, graphs: Sequence[torch.fx.GraphModule]) -> None:
     """Refuse control flow in which devices with different values would reach different collectives."""
+    if names and (noted := _uneven.get()) is not None:
+        noted.update(graphs)
     if names and any(map(exchanges, graphs)):
-        over = ", ".join(map(repr, sorted(names)))
-        raise ShardingError(
-            f"what a {what} asks for may differ between devices, and a collective follows",
-            got=f"it depends on a value that differs along {over}",
-            rule="devices that exchange data run the same steps",
-            try_=f"a psum, pmax or pmin over {over} of it; or torch.where in place of the {what}",
-        )
+        raise uneven_error(what, ", ".join(map(repr, sorted(names))))
+
+
+def uneven_error(what: str, over: str) -> ShardingError:
+    """The error for control flow that exchanges data, and depends on a value that differs along some axes."""
+    return ShardingError(
+        f"what a {what} asks for may differ between devices, and a collective follows",
+        got=f"it depends on a value that differs along {over}",
+        rule="devices that exchange data run the same steps",
+        try_=f"a psum, pmax or pmin over {over} of it; or torch.where in place of the {what}",
+    )
 
 
 def settled(graph: torch.fx.GraphModule, given: Sequence[Names], carried: int, at_least: Names = frozenset()) -> Any:

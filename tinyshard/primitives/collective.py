@@ -12,6 +12,7 @@ mapped dim.
     save            of the largest and the smallest, the operand and the result
     replay          it is bound again, at the level that runs then
     inline          a step of the program, along its axes; pcast is none
+    partition       in a shard_map over a part of the axes: as inline, on shards of the block along other dims
     varies          along its own axes, or not: by what it does
     text            "all_reduce(x, over=i, op=sum)"
 """
@@ -30,9 +31,13 @@ from tinyshard.arrays.varying_types import varying_types
 from tinyshard.core import axis_names
 from tinyshard.core.collectives import COLLECTIVES, in_groups, reduced
 from tinyshard.core.primitive import Primitive, bound_in
-from tinyshard.core.program import Value
+from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.partition.layouts import choose
+from tinyshard.partition.partitioner import place
+from tinyshard.partition.reshard import ShardedVar, noted
 from tinyshard.partition.reshard import collective as emit_collective
+from tinyshard.partition.rule import Rule, letters, settled
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -163,25 +168,19 @@ class Collective(Primitive[Call]):
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         x, call, builder = args[0], self.params(args), inliner.builder
-        over, groups = inliner.axes.of(call.axes, call.groups, builder.axes)
-        params = call.arguments
+        return x if call.kind == "pcast" else Value(_step(builder, x.number, call, inliner.axes))
+
+    def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        call, builder, result = self.params(args), partitioner.builder, partitioner.type_of(node)
         if call.kind == "pcast":
-            return x
-        if not over:  # a group of one: its own position is 0, a permutation without a pair gives zeros, all else is x
-            if call.kind == "own_index" or params.get("pairs") == ():
-                meta = ShapedType((), torch.int32) if call.kind == "own_index" else builder.metas[x.number]
-                full = "aten.full.default", (list(meta.shape), 0), {"dtype": meta.dtype}, [meta]
-                return Value(builder.emit(*full)[0])
-            return x
-        if groups is not None:
-            params["groups"] = groups
-
-        def emit() -> Value:
-            return Value(emit_collective(builder, call.kind, x.number, over, **params))
-
-        # of two meshes one name may mean different axes
-        value: Value = builder.once(("collective", x, call, over, groups), emit)
-        return value
+            return args[0]
+        x = partitioner.placed(partitioner.value(args[0]))
+        if call.kind == "own_index":  # it does not read its operand
+            whole = ShardedVar(0, result.shape, result.dtype, ())
+        else:
+            layouts = choose(_rule(call, x.shape, result.shape), [x], [result], builder.axes, moves=True)
+            x, whole = place(builder, x, layouts.operands[0].dims), layouts.results[0]
+        return noted(builder, replace(whole, number=_step(builder, x.number, call, partitioner.part.axes)))
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> frozenset[str]:
         call, operand = self.params(args), frozenset[str]().union(*given)
@@ -202,6 +201,34 @@ class Collective(Primitive[Call]):
 
 
 COLLECTIVE = Collective()
+
+
+def _step(builder: Builder, x: int, call: Call, axes: Any) -> int:
+    """Write a collective into a program; returns the number of its result.
+
+    Args:
+        x: the number of its operand.
+        axes: the program's axes for its names, a `primitives.inlining.Axes`.
+    """
+    over, groups = axes.of(call.axes, call.groups, builder.axes)
+    params = call.arguments
+    if not over:  # a group of one: its own position is 0, a permutation without a pair gives zeros, all else is x
+        if call.kind == "own_index" or params.get("pairs") == ():
+            meta: Any = ShapedType((), torch.int32) if call.kind == "own_index" else builder.metas[x]
+            return builder.emit("aten.full.default", (list(meta.shape), 0), {"dtype": meta.dtype}, [meta])[0]
+        return x
+    if groups is not None:
+        params["groups"] = groups
+    # of two meshes one name may mean different axes
+    key = "collective", x, call, over, groups
+    return builder.once(key, lambda: emit_collective(builder, call.kind, x, over, **params))
+
+
+def _rule(call: Call, shape: Sequence[int], result_shape: Sequence[int]) -> Rule:
+    """Which dims of a block may be cut: all but those along which it cuts or joins blocks."""
+    touched = {value for name, value in call.params if name in ("dim", "split", "join")}
+    dims = [() if d in touched else (f,) for d, f in enumerate(letters(len(shape)))]
+    return settled([dims], [dims], [{}], [shape], [result_shape])
 
 
 def _summed(x: torch.Tensor, call: Call) -> torch.Tensor:

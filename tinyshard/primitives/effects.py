@@ -108,9 +108,15 @@ class Callback(_Token):
         layouts = [coarsest(Layout(builder.devices, builder.axes, x.dims)) for x in values]
         call = self.params(args)
 
+        part = partitioner.part
+        apart = () if part is None else tuple(sorted(part.taken))
+        groups = Layout(builder.devices, builder.axes, (apart,)).owners().values()
+
         def perform(blocks: Blocks) -> None:
-            each = zip(layouts, values, zip(*blocks.values(), strict=True), strict=True)
-            call([_whole(layout, x.shape, dict(zip(blocks, parts, strict=True))) for layout, x, parts in each])
+            for group in groups:  # one, but in a shard_map over a part of the axes
+                parts = zip(*(blocks[device] for device in group), strict=True)
+                each = zip(layouts, values, parts, strict=True)
+                call([_whole(layout, x.shape, dict(zip(group, held, strict=True))) for layout, x, held in each])
 
         _emit(builder, Site(perform, together=True), [Value(x.number) for x in values])
         return [None]
@@ -133,11 +139,13 @@ def _emit(builder: Any, site: Site, operands: Sequence[Value]) -> None:
 
 
 def _whole(layout: Layout, shape: Sequence[int], blocks: dict[int, torch.Tensor]) -> torch.Tensor:
-    """A value, assembled from its blocks."""
+    """A value, assembled from its blocks: those of all devices, or of as many as hold a whole."""
+    first = next(iter(blocks.values()))
     if math.prod(layout.parts) == 1:
-        return blocks[layout.devices[0]]
-    out = torch.empty(tuple(shape), dtype=next(iter(blocks.values())).dtype)
-    for position in layout.positions().values():
+        return first
+    out = torch.empty(tuple(shape), dtype=first.dtype)
+    places = {layout.block(p): p for p, device in enumerate(layout.devices) if device in blocks}
+    for position in places.values():
         out[layout.index(position, shape)] = blocks[layout.devices[position]]
     return out
 

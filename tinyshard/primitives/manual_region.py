@@ -25,6 +25,8 @@ class ManualRegion:
     Attributes:
         traced: its graph on local shapes; the placeholders are its inputs and then the tensors that it closes over.
         mesh: the devices, and the names that the graph's collectives use.
+        names: the axes of the mesh that the region is for: along the others its values are whole, and the partitioner
+            decides.
         ins: the layout of each input, on the mesh's axes; closed-over tensors are whole.
         outs: the layout of each result.
         is_typed: whether the graph says, by pcast, where values begin to vary between devices: that of check_vma.
@@ -33,10 +35,16 @@ class ManualRegion:
 
     traced: Traced
     mesh: Mesh
+    names: frozenset[str]
     ins: tuple[Layout, ...]
     outs: tuple[Layout, ...]
     is_typed: bool = False
     derived: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def is_of_part(self) -> bool:
+        """Whether the partitioner decides along some axes of the mesh."""
+        return len(self.names) < len(self.mesh.axis_names)
 
     @property
     def all_ins(self) -> tuple[Layout, ...]:
@@ -61,5 +69,6 @@ class ManualRegion:
         return any(primitive.asks for _, primitive, _ in bound_in(self.traced.graph))
 
     def unmentioned(self, layout: Layout) -> tuple[str, ...]:
-        """The names of the axes along which devices hold copies, except those of size 1."""
-        return tuple(self.mesh.axis_names[a] for a in layout.free_axes if layout.axes[a] > 1)
+        """The names of the region's axes along which devices hold copies, except those of size 1."""
+        names = (self.mesh.axis_names[a] for a in layout.free_axes if layout.axes[a] > 1)
+        return tuple(name for name in names if name in self.names)

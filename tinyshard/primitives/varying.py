@@ -24,6 +24,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import collective
 from tinyshard.primitives.collective import Groups
 from tinyshard.primitives.manual_region import ManualRegion
+from tinyshard.sharding.mesh import names_in
 from tinyshard.sharding.named import spec_of
 
 Names = frozenset[str]
@@ -35,9 +36,8 @@ def varying(region: ManualRegion) -> list[Names]:
     Raises:
         ShardingError: control flow depends on a value that may differ between devices, and they communicate inside.
     """
-    names = region.mesh.axis_names
     several = {name for name, size in region.mesh.shape.items() if size > 1}
-    inputs = (frozenset(names[a] for cut in layout.dims for a in cut) & several for layout in region.all_ins)
+    inputs = (names_in(region.mesh, layout) & several for layout in region.all_ins)
     return [axes & several for axes in evaluate(region.traced.graph, Varying(), inputs)]
 
 

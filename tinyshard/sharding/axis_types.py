@@ -18,8 +18,8 @@ class AxisType(enum.Enum):
 
     Communication: none.
 
-    In JAX: axes of one mesh may be of several types; here they are all of one. Without axis_types `jax.make_mesh` makes
-    Explicit ones, and `ts.make_mesh` Auto ones.
+    In JAX: axes of one mesh may be of several types; here all that are not Manual are of one. Without axis_types
+    `jax.make_mesh` makes Explicit ones, and `ts.make_mesh` Auto ones.
 
     Example:
         >>> import tinyshard as ts
@@ -51,7 +51,7 @@ def checked_types(axis_types: Any, names: tuple[str, ...], *, may_be_manual: boo
             rule="a type is AxisType.Auto, AxisType.Explicit or AxisType.Manual",
             try_=f"axis_types=(ts.AxisType.Explicit,) * {len(names)}",
         )
-    if len(set(given)) > 1:
+    if len(set(given) - {AxisType.Manual}) > 1:
         raise MeshError(
             "the axes of a mesh are of several types",
             got=f"axis_types={given!r}",

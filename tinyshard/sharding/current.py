@@ -26,7 +26,7 @@ def get_mesh() -> Mesh | None:
 
 
 def get_abstract_mesh() -> AbstractMesh | None:
-    """The current mesh without its devices; within shard_map and pmap that of the mapped axes, which are Manual.
+    """The current mesh without its devices; within shard_map and pmap the mapped axes are Manual.
 
     Returns:
         An AbstractMesh; None if there is no current mesh.
@@ -40,8 +40,11 @@ def get_abstract_mesh() -> AbstractMesh | None:
         ...     get_abstract_mesh().axis_types
         (Explicit,)
     """
+    shared, left = axis_names.shared_mesh()
     mapped = {name: axis_names.find(name).size for name in axis_names.device_names()}
-    if mapped:
-        return AbstractMesh(tuple(mapped.values()), tuple(mapped), axis_types=(AxisType.Manual,) * len(mapped))
+    sizes = mapped if shared is None else shared.shape
+    if sizes:
+        types = tuple(AxisType.Auto if name in left else AxisType.Manual for name in sizes)
+        return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
     mesh = current_mesh()
     return None if mesh is None else mesh.abstract_mesh

@@ -301,6 +301,11 @@ def layout_on(mesh: Mesh, dims: tuple[Axes, ...]) -> Layout:
     return Layout(mesh.device_ids, mesh.axis_sizes, dims, mesh.platform)
 
 
+def names_in(mesh: Mesh, layout: Layout) -> frozenset[str]:
+    """The axes of a mesh that cut a dim of a tensor, from its layout on the mesh."""
+    return frozenset(mesh.axis_names[a] for cut in layout.dims for a in cut)
+
+
 def current_mesh() -> Mesh | None:
     """The mesh that `set_mesh` made current, or None."""
     mesh: Mesh | None = config.mesh[0]

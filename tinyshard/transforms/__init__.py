@@ -9,6 +9,7 @@ pmap          one row of the arguments for each device
 shard_map     one block of the arguments for each device of a mesh
 manual_region_rules  such a function as one op on whole tensors, with its rules
 bodies        functions that become the body of a loop, traced once
+part_of_mesh  such a function for a part of its mesh's axes: along the others its graph is partitioned
 scan_rules    a scan as one op, with its rules
 while_rules   a while loop as one op, with its rules
 branch_rules  branches as one op, with its rules

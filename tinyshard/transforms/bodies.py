@@ -47,7 +47,7 @@ def traced_body(
         types: how its arguments are cut along explicit axes.
     """
     names = names or (lambda: [f"input {i}" for i in range(len(metas))])
-    with axis_names.mapped_to_devices({}):  # names that vmap has bound outside are free in it
+    with axis_names.in_region():  # names that vmap has bound outside are free in it
         traced = trace((), lambda xs: tuple(function(*xs)), metas, names, types=types)
     return traced if custom_derivative is None else replace(traced, custom_derivative=custom_derivative)
 
@@ -62,7 +62,7 @@ def traced_silently(*args: Any, **kwargs: Any) -> Traced:
 @in_trace_thread()
 def traced_in_place(*args: Any) -> Traced:
     """As `traced_body`, with the arguments of `trace`: closed-over tensors can be found again."""
-    with axis_names.mapped_to_devices({}):
+    with axis_names.in_region():
         return trace(*args)
 
 

@@ -27,7 +27,7 @@ from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.effects import is_silent, silenced
 from tinyshard.core.errors import DtypeError, MappingError
-from tinyshard.core.evaluate import GraphModule
+from tinyshard.core.evaluate import GraphModule, evaluate
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
 from tinyshard.core.torch_state import outside_trace
@@ -37,9 +37,11 @@ from tinyshard.partition.reshard import ShardedVar
 from tinyshard.primitives.collective import collective, lifted, named_in, pcast
 from tinyshard.primitives.inlining import Axes, inline
 from tinyshard.primitives.manual_region import ManualRegion
+from tinyshard.primitives.varying import Varying
 from tinyshard.sharding import NamedSharding, P, Sharding
-from tinyshard.sharding.mesh import Mesh, layout_on
+from tinyshard.sharding.mesh import Mesh, layout_on, names_in
 from tinyshard.sharding.named import spec_of
+from tinyshard.transforms import part_of_mesh
 from tinyshard.transforms.vmap import vmap
 
 Function = Callable[..., Sequence[torch.Tensor]]
@@ -169,6 +171,13 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
     def has_effect(self, args: Sequence[Any]) -> bool:
         return self.params(args).has_effect
 
+    def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
+        """Within another region, of other axes of the mesh: a result varies along those, not along its own."""
+        region = self.params(args)
+        own = (names_in(region.mesh, layout) for layout in region.all_ins)
+        results = evaluate(region.traced.graph, Varying(), [a | b for a, b in zip(given, own, strict=True)])
+        return [names - region.names for names in results]
+
     def shardings(self, params: ManualRegion) -> Sequence[Sharding]:
         return [NamedSharding(params.mesh, P())]
 
@@ -178,6 +187,8 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         region, written = self.params(args), partitioner.goals[node][1]
+        if region.is_of_part:
+            return part_of_mesh.write(partitioner, region, written, args[0])
         if written is None:
             return self._elsewhere(partitioner, region, args[0])
 
@@ -214,7 +225,8 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
             return repr(spec_of(layout.dims, region.mesh))
 
         inputs = [f"shard of {x!r}, {spelled(layout)}" for x, layout in zip(args[0], region.all_ins, strict=True)]
-        first = f"{result} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}:"
+        along = f", along {', '.join(map(repr, sorted(region.names)))} alone" if region.is_of_part else ""
+        first = f"{result} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}{along}:"
         return [first, *printer.nested(region.traced, inputs, f" as {', '.join(map(spelled, region.outs))}")]
 
 
@@ -222,12 +234,14 @@ def _axes_of_examples(region: ManualRegion, names: Sequence[str], size: int) -> 
     """The axes of the mesh that cut the examples of a mapped region, by vmap's spmd_axis_name."""
     cut = tuple(region.mesh.axis_names.index(name) for name in names if name in region.mesh.axis_names)
     used = {a for at in (*region.all_ins, *region.outs) for dim in at.dims for a in dim}
+    used |= {a for a in cut if region.mesh.axis_names[a] not in region.names}
     parts = math.prod(region.mesh.axis_sizes[a] for a in cut)
     if used & set(cut) or set(names) & named_in(region.traced.graph) or size % parts:
         raise MappingError(
             "vmap's spmd_axis_name does not fit the shard_map that it maps",
             got=f"spmd_axis_name {tuple(names)}, {size} examples, mesh {region.mesh.shape}",
-            rule="the axis cuts the examples evenly, and neither in_specs, out_specs nor a collective use it",
+            rule="the axis cuts the examples evenly, and neither in_specs, out_specs nor a collective use it;\n"
+            "where shard_map has axis_names, it is one of them",
             try_="another axis of the mesh, or no spmd_axis_name",
         )
     return cut
@@ -263,13 +277,15 @@ def entry_of(region: ManualRegion) -> TraceCacheEntry:
 
 
 @in_trace_thread()
-def trace_region(mesh: Mesh, *args: Any) -> Traced:
+def trace_region(mesh: Mesh, names: frozenset[str], *args: Any) -> Traced:
     """Trace a function of shards, with the names of the mesh's axes in scope.
 
     Args:
+        mesh: the mesh.
+        names: the axes along which the function is given shards.
         args: those of `trace`.
     """
-    with axis_names.mapped_to_devices(mesh.shape):
+    with axis_names.mapped_to_devices(mesh, names):
         return trace(*args)
 
 
@@ -294,8 +310,8 @@ def _derived(
             return [f"shard {i}" for i in range(len(metas))]
 
         with contextlib.nullcontext() if key[0] == "vmap" else silenced():  # a derivative computes the region again
-            traced = trace_region(region.mesh, (), lambda xs: tuple(function(*xs)), metas, names)
-        return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs), region.is_typed)
+            traced = trace_region(region.mesh, region.names, (), lambda xs: tuple(function(*xs)), metas, names)
+        return replace(region, traced=traced, ins=tuple(ins), outs=tuple(outs), derived={})
 
     return _kept(region, (key, config.key(), is_silent()), make)
 

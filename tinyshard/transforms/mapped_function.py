@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.arrays.varying_types import VaryingTypes
+from tinyshard.arrays.varying_types import VaryingTypes, varying_types
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import DeviceAssignment, assembled
 from tinyshard.compile.outlived import refuse_holders
@@ -33,7 +33,7 @@ from tinyshard.primitives.collective import pcast
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import varying
 from tinyshard.runtime.cache import Recent
-from tinyshard.sharding.mesh import Mesh, layout_on
+from tinyshard.sharding.mesh import Mesh, layout_on, names_in
 from tinyshard.transforms.jitted import Jitted
 from tinyshard.transforms.manual_region_rules import MANUAL_REGION, apply_region, entry_of, trace_region
 
@@ -44,11 +44,13 @@ class Split:
 
     Attributes:
         mesh: the devices.
+        names: the axes of the mesh along which the operands are split; the partitioner decides along the others.
         ins: the layout of each operand, on the axes of the mesh.
         dims: for each operand the mapped dim, which the function does not see.
     """
 
     mesh: Mesh
+    names: frozenset[str]
     ins: tuple[Layout, ...]
     dims: tuple[int | None, ...]
 
@@ -66,6 +68,11 @@ class OverDevices(Jitted):
     def __repr__(self) -> str:
         return f"<{self.what} of {self._name}>"
 
+    @property
+    def _splits_again(self) -> bool:
+        """Whether it may be called where devices are mapped already: along axes that are left to it."""
+        return False
+
     # ---- defined by pmap and shard_map ------------------------------------------------------------------------
 
     @abstractmethod
@@ -73,7 +80,7 @@ class OverDevices(Jitted):
         """How the operands of a call are distributed over the devices. Raises MappingError."""
 
     @abstractmethod
-    def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
+    def _outs(self, split: Split, out: Any) -> list[tuple[Layout, int | None]]:
         """For each leaf of the function's result its layout, and the position at which the mapped dim is inserted."""
 
     def _check(self, region: ManualRegion) -> None:
@@ -86,16 +93,17 @@ class OverDevices(Jitted):
     # ---- tracing ----------------------------------------------------------------------------------------------
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
-        if axis_names.device_names():
+        if axis_names.device_names() and not self._splits_again:
             raise MappingError(
                 f"{self.what} inside a function that is mapped over devices already",
                 got=f"{self.what} of {self._name} where {', '.join(map(repr, axis_names.device_names()))} is mapped",
                 rule="a device cannot be split again",
-                try_="shard_map over a mesh of two axes; or vmap for the inner one",
+                try_="shard_map over a mesh of two axes; or vmap for the inner one;\n"
+                "or axis_names for the outer shard_map, which leave axes of the mesh to the inner one",
             )
         bound = super()._bind(args, kwargs)
         split = self._split(bound)
-        around = (split.mesh, split.ins, *((n.name, n.size) for n in axis_names.in_scope()))
+        around = (split.mesh, split.names, split.ins, *((n.name, n.size) for n in axis_names.in_scope()))
         return replace(bound, signature=replace(bound.signature, around=around), split=split)
 
     def _inlined(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -109,7 +117,7 @@ class OverDevices(Jitted):
             bound = _with_an_operand(bound)
             entry, everything = self._trace_and_inputs(bound, bound.operands)
         note_modes(entry.traced.modes)
-        region, inputs = region_of(entry), [capture_outer(x) for x in everything]
+        region, inputs = region_of(entry), _alike([capture_outer(x) for x in everything])
         if region is None:
             outputs: Sequence[torch.Tensor] = ()
         elif region.outs:
@@ -129,10 +137,10 @@ class OverDevices(Jitted):
             refuse_holders(out, self._name)
             leaves, form = tree_flatten(out)
             leaves = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves]
-            found = self._outs(split.mesh, tree_unflatten(leaves, form))
+            found = self._outs(split, tree_unflatten(leaves, form))
             outs[:] = [layout for x, (layout, _) in zip(leaves, found, strict=True) if x is not None]
             if types is not None:
-                named = [_named_in(split.mesh, layout) for layout, _ in found]
+                named = [names_in(split.mesh, layout) for layout, _ in found]
                 leaves = [x if x is None else types.cast(x, names) for x, names in zip(leaves, named, strict=True)]
             put_in = [
                 x if x is None or dim is None else x.unsqueeze(dim) for x, (_, dim) in zip(leaves, found, strict=True)
@@ -142,8 +150,9 @@ class OverDevices(Jitted):
         metas = bound.signature.metas
         shards = [replace(m, shape=cut.shard_shape(m.shape)) for m, cut in zip(metas, split.ins, strict=True)]
         types = self._types(split)
-        traced = trace_region(split.mesh, roots, call, shards, bound.names, bound.signature.numbers, types)
-        region = ManualRegion(traced, split.mesh, split.ins, tuple(outs), types is not None)
+        names = split.names
+        traced = trace_region(split.mesh, names, roots, call, shards, bound.names, bound.signature.numbers, types)
+        region = ManualRegion(traced, split.mesh, names, split.ins, tuple(outs), types is not None)
         if region.asks:
             varying(region)  # which refuses devices that take different branches before they communicate
         self._check(region)
@@ -163,19 +172,25 @@ def region_of(entry: TraceCacheEntry) -> ManualRegion | None:
     return next((region for _, region in MANUAL_REGION.nodes(entry.traced.graph)), None)
 
 
+def _alike(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The inputs of a call inside a shard_map, all varying along its axes as any does: the function may join them."""
+    types = varying_types()
+    if types is None:
+        return inputs
+    every = frozenset[str]().union(*map(types.names, inputs))
+    return [types.cast(x, every) if x.is_floating_point() or x.is_complex() else x for x in inputs]
+
+
 def types_of(split: Split) -> VaryingTypes:
     """Along which axes the operands of a call vary."""
-    several = frozenset(name for name, size in split.mesh.shape.items() if size > 1)
-    return VaryingTypes([_named_in(split.mesh, layout) & several for layout in split.ins], several, pcast)
-
-
-def _named_in(mesh: Mesh, layout: Layout) -> frozenset[str]:
-    """The axes of a mesh that cut a dim."""
-    return frozenset(mesh.axis_names[a] for cut in layout.dims for a in cut)
+    several = frozenset(name for name, size in split.mesh.shape.items() if size > 1) & split.names
+    return VaryingTypes([names_in(split.mesh, layout) & several for layout in split.ins], several, pcast)
 
 
 def _with_an_operand(bound: Bound) -> Bound:
     """A call without operands, given one that the function does not get."""
-    x, mesh = torch.zeros(()), bound.split.mesh
+    x, split = torch.zeros(()), bound.split
     signature = replace(bound.signature, metas=(shaped_type_of(x),), numbers=(False,))
-    return replace(bound, operands=[x], signature=signature, split=Split(mesh, (layout_on(mesh, ()),), (None,)))
+    return replace(
+        bound, operands=[x], signature=signature, split=replace(split, ins=(layout_on(split.mesh, ()),), dims=(None,))
+    )

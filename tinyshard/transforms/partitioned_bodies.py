@@ -20,7 +20,7 @@ from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.reshard import Dims, ShardedVar, noted, reduce_partial
-from tinyshard.primitives.branching import Branches, While, agreed, types_of
+from tinyshard.primitives.branching import Branches, While, agreed, types_of, uneven_error
 from tinyshard.primitives.scan import Scan
 
 _ROUNDS = 3  # layouts that are tried for a carry
@@ -77,6 +77,7 @@ def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list
     given = (partitioner, params.test.graph, types_of(params.test.inputs), of_test, free, 0)
     test = _partitioned(*given)
     if body.program.communicates or test.program.communicates:
+        _check_even(partitioner, "while_loop", params.body.graph)
         test = _partitioned(*given, agrees=True)
     wanted = [*body.ins[:count], *test.ins[count:], *body.ins[count:]]
     placed = [partitioner.reshard_to(x, dims) for x, dims in zip(values, wanted, strict=True)]
@@ -102,12 +103,20 @@ def branches(partitioner: Any, params: Branches, operands: Sequence[Any]) -> lis
     each = [_partitioned(partitioner, graph, taken, ins, is_free, 0, outs=outs) for graph in (first, *others)]
     number = partitioner.reshard_to(index, ()).number
     if any(body.program.communicates for body in each):
+        _check_even(partitioner, "cond or switch", first)
         number = agreed(builder, number)
     placed = [Value(partitioner.reshard_to(x, dims).number) for x, dims in zip(values, ins, strict=True)]
     results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
     types = [x.local(builder.axes) for x in results]
     numbers = builder.emit("cond", ([Value(number)], placed), {}, types, tuple(body.program for body in each))
     return [replace(x, number=number) for x, number in zip(results, numbers, strict=True)]
+
+
+def _check_even(partitioner: Any, what: str, graph: torch.fx.GraphModule) -> None:
+    """In a shard_map over a part of the axes: refuse what devices that exchange data may or may not run."""
+    part = partitioner.part
+    if part is not None and graph in part.uneven:
+        raise uneven_error(what, ", ".join(map(repr, sorted(part.axes.named))))
 
 
 def _parts(axes: Sequence[int], dims: Dims) -> int:

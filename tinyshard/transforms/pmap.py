@@ -62,7 +62,7 @@ class Pmapped(OverDevices):
         check_devices_live(bound.operands)
         mesh = self._mesh(size)
         ins = tuple(_rows(mesh, len(x.shape), d) for x, d in zip(bound.operands, dims, strict=True))
-        return Split(mesh, ins, tuple(dims))
+        return Split(mesh, frozenset(mesh.axis_names), ins, tuple(dims))
 
     def _axes(self, bound: Bound, args: Sequence[Any]) -> Any:
         """in_axes of the traced arguments, without those of static ones."""
@@ -88,11 +88,11 @@ class Pmapped(OverDevices):
             )
         return Mesh(np.array(devices[:size], dtype=object), (self._axis_name,))
 
-    def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
+    def _outs(self, split: Split, out: Any) -> list[tuple[Layout, int | None]]:
         dims = placed_dims("pmap", self._out_axes, out)
         found: list[tuple[Layout, int | None]] = []
         for x, dim in zip(tree_leaves(out), dims, strict=True):
-            found.append((_rows(mesh, 0 if x is None else x.dim() + (dim is not None), dim), dim))
+            found.append((_rows(split.mesh, 0 if x is None else x.dim() + (dim is not None), dim), dim))
         return found
 
     def _apply_in_shardings(self, bound: Bound, *, described: bool = False) -> list[Any]:
