@@ -16,6 +16,7 @@ from course import check, checking
 from course.exercises import exercises_of, lesson_numbers
 from course.patterns import network
 from course.solutions.answers import Answers, Made, Wrong
+from course.solutions.lesson_04 import column_sums
 from course.solutions.lesson_07 import relayed_from_three
 from course.solutions.lesson_11 import COUNTING
 from tests.extent import mostly_whole
@@ -234,6 +235,9 @@ def mean_in_buckets_of_ten(v: Any) -> Any:
 THREE_LAYERS = {"layers.0.*": P("model"), "layers.1.*": P("model"), "layers.2.weight": P(None, "model")}
 # Of answers that differ in what they reach, each is told what is true of it.
 WHY = [
+    ("04.2", (P("a"), P(None, ("b", "a"))), "its columns, cut by a as well as by b"),
+    ("04.3", (P(), P(None, "a"), P("a", "b")), "b cuts the columns of down"),
+    ("04.4", column_sums(P("a", "b"), P()), "2,368 bytes"),
     (
         "11.3",
         {"layers.0.*": P("model"), "layers.1.*": P("model"), "layers.2.weight": P(None, "model")},
