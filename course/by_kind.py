@@ -58,14 +58,15 @@ def given_of(params: Any, state: Any, batch: Any) -> Given:
     """What a step gets, seen from its arguments: trees of Arrays or of their descriptions.
 
     Example:
+        >>> import torch
         >>> mesh = ts.AbstractMesh((2,), ("d",))
-        >>> x = ts.ShapeDtypeStruct((10, 8), ts.float32, sharding=ts.NamedSharding(mesh, ts.P("d")))
+        >>> x = ts.ShapeDtypeStruct((10, 8), torch.float32, sharding=ts.NamedSharding(mesh, ts.P("d")))
         >>> given_of([x, x], [], x)
         Given(parameters=2, state=0, batch=1, rows=5, is_donated=True)
     """
-    leaves = [ts.tree.leaves(tree) for tree in (params, state, batch)]
-    inputs = leaves[2][0]
-    return Given(*map(len, leaves), rows=inputs.sharding.shard_shape(tuple(inputs.shape))[0])
+    of_params, of_state, of_batch = (ts.tree.leaves(tree) for tree in (params, state, batch))
+    rows = of_batch[0].sharding.shard_shape(tuple(of_batch[0].shape))[0]
+    return Given(len(of_params), len(of_state), len(of_batch), rows)
 
 
 @contextlib.contextmanager
@@ -93,9 +94,10 @@ def held(program: Compiled, given: Given, step: int | None = None) -> dict[str, 
     Communication: none.
 
     Example:
+        >>> import torch
         >>> mesh = ts.AbstractMesh((2,), ("d",))
         >>> def described(shape, spec):
-        ...     return ts.ShapeDtypeStruct(shape, ts.float32, sharding=ts.NamedSharding(mesh, spec))
+        ...     return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
         >>> def step(w, x):
         ...     value, grad = ts.value_and_grad(lambda w: (x @ w).square().mean())(w)
         ...     return value, w - grad
