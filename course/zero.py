@@ -13,9 +13,8 @@ In bfloat16 the parameters are master weights in float32, of the state's spec, a
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +23,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import tinyshard as ts
-from tinyshard.compile import memory
+from course.by_kind import Given, each_by_itself, held
 from tinyshard.compile.compiled import Compiled
-from tinyshard.core import config
-from tinyshard.core.program import Program, values_in
 
 __all__ = [
     "DEPTH",
     "HIDDEN",
-    "KINDS",
     "LAYOUTS",
     "PARAMETERS",
     "SAVED",
@@ -41,7 +37,6 @@ __all__ = [
     "Layout",
     "Plan",
     "compiled",
-    "each_by_itself",
     "held_by_kind",
     "initial",
     "modelled",
@@ -51,8 +46,6 @@ __all__ = [
 WIDTH, HIDDEN, DEPTH = 128, 1024, 4
 PARAMETERS = 2 * WIDTH * HIDDEN * DEPTH  # 2**20
 SAVED = ("hidden", "active")  # the values in a layer that its backward pass needs
-COPIES = ("all_gather", "aten._to_copy.default", "aten.clone.default", "aten.contiguous.default", "aten.t.default")
-KINDS = ("parameters", "optimizer state", "gradients", "gathered weights", "activations")
 
 P = ts.P
 ADAM = ts.optim.functional(torch.optim.AdamW, lr=1e-3)
@@ -211,20 +204,6 @@ def _on_abstract_mesh(plan: Plan) -> Compiled:
     return _compiled(plan, ts.AbstractMesh((plan.devices,), ("d",)))
 
 
-@contextlib.contextmanager
-def each_by_itself() -> Iterator[None]:
-    """A block in which programs are made without combined exchanges: a gradient that waits for others takes memory.
-
-    Communication: none.
-    """
-    before = config.read("combine_nbytes")
-    ts.config.update("combine_nbytes", 0)
-    try:
-        yield
-    finally:
-        ts.config.update("combine_nbytes", before)
-
-
 def _compiled(plan: Plan, grid: ts.Mesh) -> Compiled:
     params, kept = initial(), plan.kept
 
@@ -262,9 +241,6 @@ def _state() -> Tree:
 def held_by_kind(plan: Plan, program: Compiled, step: int | None = None) -> dict[str, int]:
     """The bytes that a device holds during one step of the program of a plan, by kind.
 
-    Arguments and results are of the kind that they are given as. Of all other values one with a row for each example is
-    an activation, a copy or a gathered one of the parameters a weight in use, and the rest are gradients.
-
     Args:
         plan: the plan.
         program: what `compiled` made of it.
@@ -278,37 +254,8 @@ def held_by_kind(plan: Plan, program: Compiled, step: int | None = None) -> dict
         >>> held["parameters"] // 2**20, held["optimizer state"] // 2**20
         (4, 1)
     """
-    steps = program.program
-    counted = program.memory_analysis()
-    kinds = _kinds_of_values(plan, steps)
-    donated = range(_count_of_donated()) if plan.is_donated else ()
-    held = dict.fromkeys(KINDS, 0)
-    for n in memory.held_during(steps, counted.peak_step if step is None else step, donated):
-        meta = steps.metas[n]
-        held[kinds[n]] += 0 if meta is None else meta.nbytes
-    return held
-
-
-def _count_of_donated() -> int:
-    return len(ts.tree.leaves((initial(), _state())))
-
-
-def _kinds_of_values(plan: Plan, program: Program) -> dict[int, str]:
-    """The kind of each value: its number → one of KINDS."""
     params, state = len(ts.tree.leaves(initial())), len(ts.tree.leaves(_state()))
-    as_given = ["parameters"] * params + ["optimizer state"] * state
-    kinds = dict(enumerate([*as_given, "activations", "activations"]))
-    rows = plan.examples // plan.devices
-    for step in program.steps:
-        operands = [kinds[v.number] for v in values_in((step.args, step.kwargs))]
-        is_copied = step.op in COPIES and set(operands) <= {"parameters", "gathered weights"}
-        for n in step.results:
-            meta = program.metas[n] if n >= 0 else None
-            if is_copied:
-                kinds[n] = "gathered weights"
-            else:
-                kinds[n] = "activations" if meta is None or not meta.shape or rows in meta.shape else "gradients"
-    return kinds | dict(zip(program.outputs, ["activations", *as_given], strict=True))
+    return held(program, Given(params, state, 2, plan.examples // plan.devices, plan.is_donated), step)
 
 
 def modelled(plan: Plan) -> dict[str, int]:

@@ -71,6 +71,17 @@ def judge_layouts_of_a_program(specs: Any) -> Verdict:
     return differs(reported)
 
 
+def why_of_layouts(specs: Any) -> str:
+    """What is true of both answers: `right` by rows along a, or by columns along b and a."""
+    gathered = (
+        "rows, which are the contracted dim," if specs[1] == P("a", "b") else "columns, cut by a as well as by b,"
+    )
+    return (
+        f"`right` gives the result its columns by b, and its {gathered} are gathered along a: so FSDP and tensor "
+        "parallelism are combined in practice."
+    )
+
+
 def _layer(x: Any, up: Any, down: Any) -> Any:
     return torch.relu(x @ up) @ down
 
@@ -102,6 +113,16 @@ def judge_weights_in_sixteen_mib(specs: Any) -> Verdict:
     return differs(reported)
 
 
+def why_of_specs(specs: Any) -> str:
+    """What is true of both answers: b cuts the rows of x, or the columns of `down`."""
+    halved = "the rows of x" if specs[0] == P("b") else "the columns of down"
+    practice = "tensor parallelism along one axis, data parallelism along the other"
+    return (
+        "The sum runs over the four devices of a, and b halves what is summed: a smaller matrix and a smaller group. "
+        f"Here b cuts {halved}" + (f": in practice {practice}." if specs[0] == P("b") else ".")
+    )
+
+
 def unconstrained(left: Any, right: Any) -> Any:
     """The stub of 04.4."""
     return torch.relu(left @ right).sum(0)
@@ -122,6 +143,9 @@ def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
                 "Which cut keeps columns whole?"
             )
             return differs(reported, hint)
+        if kinds[:1] in (["all_gather"], ["all_to_all"]):
+            hint = "An operand is moved before the product. Constrain the product: its partial sums are where they are."
+            return differs(reported, hint)
         if kinds[:1] == ["all_reduce"]:
             return differs(
                 reported,
@@ -137,6 +161,21 @@ def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
         ts.jit(column_sums)(left, right), wanted, "for two matrices of 64 x 64 numbers the result", tolerance=1e-3
     )
     return differs(wrong) if wrong else PASSED
+
+
+def why_of_sums(column_sums: Callable[..., Any]) -> str:
+    """What is true of the function that passed, by the bytes that it sends."""
+    made = compiled(column_sums, _operand(P(None, "b")), _operand(P("b")))
+    nbytes, kinds = made.cost_analysis().nbytes, [each.kind for each in ts.collectives_in(made)]
+    if kinds == ["reduce_scatter", "all_gather"]:
+        return (
+            "A reduce_scatter is the first half of an all_reduce. With whole columns on a device the second half is an "
+            "all_gather of 64 sums, not of 64 x 64 numbers."
+        )
+    return (
+        "A device completes only its part of the product. What is sent after that are sums of columns, not columns: "
+        f"{nbytes:,} bytes in all."
+    )
 
 
 EXERCISES = (
@@ -162,9 +201,7 @@ EXERCISES = (
             "nothing to do with `b`.",
         ),
         stub=(P("a"), P(None, "b")),
-        why="`right` gives the result its columns by b, and its rows, which are the contracted dim, are "
-        "gathered along a: so FSDP and "
-        "tensor parallelism are combined in practice.",
+        why=why_of_layouts,
     ),
     Exercise(
         "04.3",
@@ -176,9 +213,7 @@ EXERCISES = (
             "another dim of `x` or of `down`.",
         ),
         stub=(P(), P(None, ("a", "b")), P(("a", "b"))),
-        why="The sum runs over the four devices of a, and b halves what is summed: a smaller matrix and a "
-        "smaller group. "
-        "In practice: tensor parallelism along one axis, data parallelism along the other.",
+        why=why_of_specs,
     ),
     Exercise(
         "04.4",
@@ -191,9 +226,6 @@ EXERCISES = (
             "sums brings all 64 to every device, for 128.",
         ),
         stub=unconstrained,
-        why="A reduce_scatter is the first half of an all_reduce. With whole columns on a device the "
-        "second half is an all_gather of "
-        "64 sums, not of 64 x 64 numbers. Columns sharded by `a` send 4,288 bytes: a device slices what it has, and "
-        "the all_reduce along `b` is of a quarter.",
+        why=why_of_sums,
     ),
 )

@@ -1,85 +1,71 @@
 """Lesson 11: train it."""
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 import tinyshard as ts
 from course.exercises.compare import difference, plain
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.patterns import (
+    LAYOUTS,
+    OPTIMIZERS,
+    PATTERNS,
+    PIXELS,
+    Layout,
+    Network,
+    Plan,
+    loss,
+    network,
+    operands,
+    program_of,
+    training_step,
+)
 from tinyshard.compile.compiled import Compiled
 
-__all__ = ["BY_COLUMNS", "BY_ROWS", "EXERCISES", "SIZES", "WHOLE", "loss", "network", "unweighted_loss"]
+__all__ = ["BY_INPUTS", "BY_OUTPUTS", "EXERCISES", "clip_whole", "loss_of_padded"]
 
 P = ts.P
-SIZES = (784, 256, 256, 256, 10)
-WHOLE = (P(), P())
-BY_COLUMNS = (P(None, "model"), P("model"))
-BY_ROWS = (P("model"), P())
-BOTH = P(("host", "device"))
+MIB = 1 << 20
+BY_OUTPUTS, BY_INPUTS = P("model"), P(None, "model")
 
 
-def network(params: Any, inputs: Any) -> Any:
-    """The lesson's network: params are pairs of W (m, n) and b (n,), inputs (examples, 784)."""
-    for W, b in params:
-        outputs = inputs @ W + b
-        inputs = outputs.clamp(min=0)
-    return outputs
-
-
-def loss(params: Any, batch: Any) -> Any:
-    """The lesson's loss: squared, summed up for each example, averaged over the examples."""
-    inputs, targets = batch
-    return ((network(params, inputs) - targets) ** 2).sum(-1).mean()
-
-
-def _described(shape: tuple[int, ...], mesh: ts.AbstractMesh, spec: ts.P) -> ts.ShapeDtypeStruct:
-    return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
-
-
-def _described_params(mesh: ts.AbstractMesh, layers: Any) -> Any:
-    pairs = zip(pairwise(SIZES), layers, strict=True)
-    return [(_described((m, n), mesh, W), _described((n,), mesh, b)) for (m, n), (W, b) in pairs]
-
-
-def _described_batch(mesh: ts.AbstractMesh, spec: ts.P) -> Any:
-    return _described((256, SIZES[0]), mesh, spec), _described((256, SIZES[-1]), mesh, spec)
-
-
-def _descend(params: Any, grads: Any) -> Any:
-    return ts.tree.map(lambda p, g: p - 1e-3 * g, params, grads)
+def _initial() -> dict[str, torch.Tensor]:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(1)
+        return {name: p.detach() for name, p in Network().named_parameters()}
 
 
 # 11.1
 
+ROWS, REST = 320, 310
 LEFTOVERS_NBYTES = 21  # three numbers
 
 
-def unweighted_loss(params: Any, batch: Any, counts: Any) -> Any:
+def loss_of_padded(params: Any, batch: Any, counts: Any) -> Any:
     """The stub of 11.1."""
     return loss(params, batch)
 
 
 def judge_leftovers(answer: Any) -> Verdict:
-    """The loss of 250 examples out of 256 rows; over eight devices a few sums and nothing else is sent."""
+    """The loss of 310 examples out of 320 rows; over eight devices a few sums and nothing else is sent."""
     counts, loss_of_rest = answer
     generator = torch.Generator().manual_seed(1)
-    sizes = (8, 6, 3)
-    params = [(torch.randn(m, n, generator=generator), torch.randn(n, generator=generator)) for m, n in pairwise(sizes)]
-    rest = torch.randn(250, sizes[0], generator=generator), torch.randn(250, sizes[-1], generator=generator)
-    padded = tuple(torch.nn.functional.pad(part, (0, 0, 0, 6)) for part in rest)
+    params, labels = _initial(), torch.arange(REST) % PATTERNS
+    rest = torch.randn(REST, PIXELS, generator=generator), labels
+    padded = F.pad(rest[0], (0, 0, 0, ROWS - REST)), F.pad(labels, (0, ROWS - REST))
     marks = plain(counts)
-    if tuple(marks.shape) != (256,):
-        return differs(f"`counts` has the shape {tuple(marks.shape)}, not (256,)")
-    got, want = plain(loss_of_rest(params, padded, marks.float())), plain(loss(params, rest))
-    wrong = difference(got, want, "the loss", tolerance=1e-4)
+    if tuple(marks.shape) != (ROWS,):
+        return differs(f"`counts` has the shape {tuple(marks.shape)}, not ({ROWS},)")
+    got, want = plain(loss_of_rest(params, padded, marks.float())), loss(params, rest)
+    wrong = difference(got, want, "the loss", tolerance=1e-5)
     if not wrong:
         return _judge_leftovers_bytes(loss_of_rest)
-    if not difference(got * 256 / 250, want, tolerance=1e-4):
-        return differs(wrong, "The sum is right, but it is divided by 256. How many examples count?")
-    if not difference(got, loss(params, padded), tolerance=1e-4):
+    if not difference(got * ROWS / REST, want, tolerance=1e-5):
+        return differs(wrong, "The sum is right, but it is divided by 320. How many examples count?")
+    if not difference(got, loss(params, padded), tolerance=1e-5):
         hint = "The padding is in it: rows of zeros give outputs too, because of the biases. What leaves them out?"
         return differs(wrong, hint)
     return differs(wrong)
@@ -87,89 +73,137 @@ def judge_leftovers(answer: Any) -> Verdict:
 
 def _judge_leftovers_bytes(loss_of_rest: Callable[..., Any]) -> Verdict:
     mesh = ts.AbstractMesh((8,), ("data",))
-    params, batch = _described_params(mesh, [WHOLE] * 4), _described_batch(mesh, P("data"))
-    cost = ts.jit(loss_of_rest).lower(params, batch, _described((256,), mesh, P("data"))).compile().cost_analysis()
+    params, _, batch = operands(Plan(), mesh, _described)
+    counts = _described(torch.empty(ROWS), ts.NamedSharding(mesh, P("data")))
+    cost = ts.jit(loss_of_rest).lower(params, batch, counts).compile().cost_analysis()
     if cost.nbytes <= LEFTOVERS_NBYTES:
         return PASSED
     reported = f"the loss is right, but a device sends {cost.nbytes:,} bytes"
     return differs(reported, "Rows travel: to slice a sharded dim is to reshard it. Let padded rows count 0, and stay.")
 
 
+def _described(x: torch.Tensor, sharding: ts.NamedSharding) -> ts.ShapeDtypeStruct:
+    return ts.ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=sharding)
+
+
 # 11.2
 
-WEIGHTS_NBYTES = 4 * sum(m * n for m, n in pairwise(SIZES))
+CLIPPED_NBYTES = 2_357_000  # those of FSDP, and a number for each gradient
 
 
-def _step_on_hosts(weights: ts.P, batch: ts.P) -> Compiled:
-    mesh = ts.AbstractMesh((2, 4), ("host", "device"))
-
-    def laid(x: Any, spec: ts.P) -> Any:
-        return ts.lax.with_sharding_constraint(x, ts.NamedSharding(mesh, spec))
-
-    def step(params: Any, batch: Any) -> Any:
-        value, grads = ts.value_and_grad(loss)([(laid(W, P()), b) for W, b in params], batch)
-        return value, _descend(params, [(laid(dW, weights), db) for dW, db in grads])
-
-    params = _described_params(mesh, [(weights, P())] * 4)
-    compiled: Compiled = ts.jit(step).lower(params, _described_batch(mesh, batch)).compile()
-    return compiled
+def clip_whole(grads: Any, places: Any) -> Any:
+    """The stub of 11.2."""
+    return ts.optim.clip_by_global_norm(grads, 1.0)[0]
 
 
-def judge_hosts(answer: Any) -> Verdict:
-    """Weights sharded along device, copied along host; the batch sharded along both."""
-    weights, batch = answer
-    if not (isinstance(weights, ts.P) and isinstance(batch, ts.P)):
-        return differs("`weights_spec` and `batch_spec` are to be two specs, `P(...)`")
-    compiled = _step_on_hosts(weights, batch)
-    held, flops = compiled.memory_analysis().argument_nbytes, compiled.cost_analysis().flops
-    along_host = sum(each.nbytes for each in ts.collectives_in(compiled) if "host" in each.axes)
-    reported = f"{held:,} bytes held when the step begins, {along_host:,} sent along host, {flops / 1e6:.1f} Mflop"
-    if held < 600_000 and along_host < 400_000 and flops < 51.4e6:
+def judge_clip(clip: Callable[..., Any]) -> Verdict:
+    """Gradients that are clipped by their common norm; under FSDP none of them is made whole."""
+    mesh = ts.make_mesh((8,), ("data",))
+    generator = torch.Generator().manual_seed(2)
+    directions = {"a": torch.randn(16, 3, generator=generator), "b": torch.randn(8, generator=generator)}
+    places = dict.fromkeys(directions, ts.NamedSharding(mesh, P("data")))
+    for scale in (10.0, 0.01):
+        grads = {name: scale * g for name, g in directions.items()}
+        got = ts.jit(lambda grads: clip(grads, places))(ts.device_put(grads, ts.NamedSharding(mesh, P())))
+        wrong = _difference_of_clipped(got, grads)
+        if wrong:
+            return wrong
+    return _judge_clip_bytes(clip)
+
+
+def _difference_of_clipped(got: Any, grads: dict[str, torch.Tensor]) -> Verdict | None:
+    if not isinstance(got, Mapping) or set(got) != set(grads):
+        return differs("it does not return a dict of the gradients, under the names that it got them by")
+    norm = torch.cat([g.flatten() for g in grads.values()]).norm()
+    words = f"of gradients whose common norm is {norm:.3g}"
+    wanted = {name: g / norm.clamp(min=1) for name, g in grads.items()}
+    found = [difference(got[name], want, f"{words}, {name!r}", tolerance=1e-4) for name, want in wanted.items()]
+    wrong = next(filter(None, found), "")
+    if not wrong:
+        return None
+    one_by_one = {name: g / g.norm().clamp(min=1) for name, g in grads.items()}
+    if not any(difference(got[name], each, tolerance=1e-4) for name, each in one_by_one.items()):
+        return differs(wrong, "Each gradient is clipped by its own norm: the direction of the step changes.")
+    if not any(difference(got[name], g, tolerance=1e-4) for name, g in grads.items()):
+        return differs(wrong, "Nothing is clipped.")
+    return differs(wrong)
+
+
+def _judge_clip_bytes(clip: Callable[..., Any]) -> Verdict:
+    layout, mesh = LAYOUTS["FSDP"], ts.AbstractMesh((8, 1), ("data", "model"))
+    places = ts.shardings(network(), layout.rules, mesh)
+
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        value, grads = ts.value_and_grad(loss)(params, batch)
+        return value, *OPTIMIZERS["AdamW"].update(params, clip(grads, places), state)
+
+    program = program_of(step, Plan(layout="FSDP"), layout)
+    nbytes, kinds = program.cost_analysis().nbytes, {each.kind for each in ts.collectives_in(program)}
+    if nbytes <= CLIPPED_NBYTES:
         return PASSED
-    if flops >= 51.4e6:
+    reported = f"the gradients are right, but a device sends {nbytes:,} bytes"
+    if "reduce_scatter" not in kinds:
         return differs(
             reported,
-            "Work is done twice: devices with the same examples compute the same. No two should.",
+            "The norm of a partial sum is not a part of the norm, so every gradient is completed on every device "
+            "first. Where will the update need it?",
         )
-    if held >= 600_000:
-        return differs(reported, "Too much is held: along which axis do shards of the weights cost no cable?")
-    if any(each.kind == "all_gather" and "host" in each.axes for each in ts.collectives_in(compiled)):
-        hint = "Matrices are gathered through the cable. A device should find all pieces of a matrix on its own host."
-        return differs(reported, hint)
-    return differs(reported)
+    return differs(reported, "Some gradients are reduce-scattered, others are still made whole.")
 
 
 # 11.3
 
-
-def _held_and_sent(layers: Any) -> tuple[float, float]:
-    """MiB that a device holds, and sends in one step, in the lesson's network on 4 x 2 devices."""
-    mesh = ts.AbstractMesh((4, 2), ("data", "model"))
-
-    def step(params: Any, batch: Any) -> Any:
-        value, grads = ts.value_and_grad(loss)(params, batch)
-        return value, _descend(params, grads)
-
-    compiled = ts.jit(step).lower(_described_params(mesh, layers), _described_batch(mesh, P("data"))).compile()
-    return compiled.memory_analysis().argument_nbytes / 2**20, compiled.cost_analysis().nbytes / 2**20
+MOST_HELD, MOST_SENT = 3.30, 1.14  # MiB
 
 
-def judge_layers(layers: Any) -> Verdict:
-    """Less than 1 MiB held and 1.2 MiB sent."""
-    if not isinstance(layers, list | tuple) or len(layers) != 4:
-        return differs("it is not a list of four layers")
-    held, sent = _held_and_sent(layers)
+def _program(rules: Any) -> Compiled:
+    return program_of(training_step("AdamW"), Plan((4, 2)), Layout(rules))
+
+
+def judge_rules(rules: Any) -> Verdict:
+    """Rules for four layers on 4 x 2: at most 3.30 MiB held at the peak, and 1.14 MiB sent."""
+    if not isinstance(rules, Mapping) or not all(isinstance(spec, ts.PartitionSpec) for spec in rules.values()):
+        return differs("it is not a dict from patterns of names to specs")
+    program = _program(rules)
+    held, sent = program.memory_analysis().peak_nbytes / MIB, program.cost_analysis().nbytes / MIB
     reported = f"{held:.2f} MiB held, {sent:.2f} MiB sent"
-    if held < 1 and sent < 1.2:
+    if round(held, 2) <= MOST_HELD and round(sent, 2) <= MOST_SENT:
         return PASSED
-    if layers[0] == WHOLE:
-        return differs(reported, "W1 has 784 x 256 numbers, more than all others together, and it is still whole.")
-    if held < 1 and any(b == BY_ROWS and a != BY_COLUMNS for a, b in pairwise([WHOLE, *layers])):
-        hint = "A layer that is sharded by rows wants its inputs sharded: the layer before it must be by columns."
+    weights = ts.shardings(network(), rules, ts.AbstractMesh((4, 2), ("data", "model")))
+    specs = [weights[f"layers.{k}.weight"].spec for k in range(4)]
+    if specs[0] == P():
+        hint = "layers.0.weight has 784 x 256 numbers, more than all others together, and it is still whole."
         return differs(reported, hint)
-    if held < 1:
-        return differs(reported, "The memory will do. Two layers by columns in a row: what must happen between them?")
+    if specs[0] == BY_INPUTS:
+        hint = "layers.0 by inputs: each of its devices computes with half of the inputs, but has all 784 of them."
+        return differs(reported, hint)
+    if not any("model" in str(spec) for spec in specs):
+        hint = "Nothing is sharded along model: its two devices hold and compute the same."
+        return differs(reported, hint)
+    if BY_INPUTS not in specs[1:] and any(spec == BY_OUTPUTS for spec in specs):
+        hint = "A layer by outputs leaves half of the values on each device. Which kind of layer can use them there?"
+        return differs(reported, hint)
     return differs(reported)
+
+
+def why_of_rules(rules: Any) -> str:
+    """What is true of the rules that passed."""
+    program = _program(rules)
+    over_model = [each for each in ts.collectives_in(program) if "model" in each.axes]
+    nbytes = sum(each.nbytes for each in over_model)
+    pairs = all(each.kind == "all_reduce" for each in over_model)
+    told = (
+        "Each pair needs one all-reduce of activations forwards, and the second pair one backwards."
+        if pairs
+        else "Where two layers by outputs meet, activations are gathered and their gradients reduce-scattered: the two "
+        "halves of an all-reduce, so the bytes are those of a pair."
+    )
+    if any("data" in str(spec) for spec in rules.values()):
+        told += " Along data parameters are sharded too: FSDP and tensor parallelism at once."
+    return (
+        f"{told} Over model that is {nbytes:,} bytes. It pays, because every gradient of a sharded weight is half as "
+        "large, and with 80 examples on a device activations are smaller than weights."
+    )
 
 
 EXERCISES = (
@@ -177,37 +211,36 @@ EXERCISES = (
         "11.1",
         judge_leftovers,
         (
-            "Which rows are to count, and by how much is the sum to be divided?",
-            "`counts` is 1 for 250 rows and 0 for six. Multiply by it the loss of each *example*, before any mean.",
+            "Which rows must count, and by how much must the sum be divided?",
+            "`counts` is 1 for 310 rows and 0 for ten. Multiply the loss of each *example* by it, before any mean: "
+            "`F.cross_entropy` has an argument `reduction`.",
             "A weighted mean: the sum of what counts, divided by how many count. Both are sums over a sharded dim.",
         ),
-        stub=(torch.ones(256), unweighted_loss),
-        why="Sums over a sharded dim are partial sums, one number a device: two all-reduces of 4 bytes. The rows "
+        stub=(torch.ones(ROWS), loss_of_padded),
+        why="Sums over a sharded dim are partial sums, one number a device: all-reduces of 4 bytes. The rows "
         "stay where they are, and the padded ones count 0.",
     ),
     Exercise(
         "11.2",
-        judge_hosts,
+        judge_clip,
         (
-            "Write down for each axis: which devices must have the same weights, and which must have other examples?",
-            "A gather along `host` goes through the cable, once for each matrix and step. Which axis is left?",
-            "How many copies of the weights are needed, if no gather may leave its host? How many devices may have the "
-            "same examples?",
+            "What is a gradient when `clip` gets it: whole, a shard, or a partial sum? What does its square need?",
+            "The update needs of each gradient the rows of its parameter. Say so before the norm is taken.",
+            "A constraint, as in lesson 04: `ts.lax.with_sharding_constraint` takes a tree and a tree of shardings.",
         ),
-        stub=(BOTH, BOTH),
-        why="Matrices are gathered inside of a host. Through the cable goes one all-reduce of the quarter of each "
-        "gradient that a device keeps. PyTorch calls this hybrid sharding (HSDP).",
+        stub=clip_whole,
+        why="Each gradient is reduce-scattered first. Then a device has an eighth of its numbers, the sum of their "
+        "squares is one number, and the eight all-reduces of such numbers send 56 bytes.",
     ),
     Exercise(
         "11.3",
-        judge_layers,
+        judge_rules,
         (
             "Which weight is the largest, and what is it now?",
-            "Section 5 shards one pair: columns, then rows. Four layers are two pairs.",
-            "Which of the two kinds can follow a layer cut by columns without a gather?",
+            "Section 5 shards one pair: by outputs, then by inputs. Four layers are two pairs.",
+            "Which of the two kinds can follow a layer by outputs without a gather?",
         ),
-        stub=[WHOLE, BY_COLUMNS, BY_ROWS, WHOLE],
-        why="Each pair needs one all-reduce of activations in the forward pass, and every gradient of a weight is half "
-        "as large. With 64 examples for each device, activations are smaller than weights.",
+        stub={"layers.1.*": BY_OUTPUTS, "layers.2.weight": BY_INPUTS},
+        why=why_of_rules,
     ),
 )

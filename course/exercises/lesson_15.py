@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 import tinyshard as ts
+from course.by_kind import each_by_itself
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.zero import ADAM, LAYOUTS, WIDTH, Layout, Plan, compiled, each_by_itself, initial
+from course.zero import ADAM, LAYOUTS, WIDTH, Layout, Plan, compiled, initial
 from tinyshard.compile.compiled import Compiled
 
 __all__ = ["EXERCISES", "HOSTS", "constrained", "low_loss", "unmixed_step"]

@@ -12,14 +12,14 @@ PREDICTIONS = (
             Choice(
                 "nothing: each device trains on its own examples",
                 misconception="the gradient of a device's examples is the gradient",
-                answer="Then the eight copies of the parameters would differ after one step: each saw 32 examples.",
+                answer="Then the eight copies of the parameters would differ after one step: each saw 40 examples.",
             ),
             Choice(
                 "their examples, so that every device sees the whole batch",
                 misconception="the gradient of all examples needs all examples in one place",
                 answer="A gradient of a mean can be added up from parts: the gradients travel, the examples stay.",
             ),
-            Choice("one all-reduce for each parameter, and one for the loss"),
+            Choice("one all-reduce for each parameter, and one or two numbers for the loss"),
             Choice(
                 "one all-reduce for each layer's outputs",
                 misconception="the forward pass needs the other devices",
@@ -31,52 +31,82 @@ PREDICTIONS = (
     ),
     Prediction(
         "11.b",
-        question="Each W is sharded by rows, and gathered by a constraint in the loss. What happens to its gradient?",
+        question="Data parallelism on eight devices, with AdamW. Of what does a device hold less?",
         choices=(
-            Choice("an all-reduce: each device gets the whole gradient"),
             Choice(
-                "a reduce-scatter: each device gets its rows",
-                misconception="a gradient is always sharded as its parameter is",
-                answer="It will be sharded in the end, but the constraint comes first: its gradient is constrained as "
-                "well, to the whole.",
+                "of everything: an eighth",
+                misconception="eight devices share whatever there is",
+                answer="Only the batch is sharded. Each device has all parameters, and so updates all of them.",
             ),
             Choice(
-                "nothing: each device has the whole matrix, so also its gradient",
-                misconception="a gathered matrix gives a finished gradient",
-                answer="The matrix is whole, but the examples are not: what a device has is a partial sum.",
+                "of activations and gradients",
+                misconception="the gradients of 40 examples are smaller than those of 320",
+                answer="A gradient has the size of its parameter, however many examples it was added up from.",
             ),
+            Choice(
+                "of AdamW's state",
+                misconception="the optimizer's work is shared, so its state is",
+                answer="Each device makes the whole update, so it needs the whole state. Sharing it is ZeRO-1.",
+            ),
+            Choice("of activations only"),
         ),
-        why="The derivative of a constraint is the same constraint: what is made whole on the way forward is made "
-        "whole on the way back. A partial sum that is wanted whole is an all-reduce.",
+        why="A device has 40 of 320 examples, so an eighth of the batch and of the values between layers. All that "
+        "belongs to parameters is there eight times.",
     ),
     Prediction(
         "11.c",
-        question="fsdp_step gathers four matrices and reduce-scatters four gradients. How many bytes does it send?",
+        question="FSDP: all parameters are sharded by rows along `data`, the batch too. What happens to a weight and "
+        "to its gradient in a step?",
         choices=(
             Choice(
-                "an eighth of 2,345,805, since each device keeps an eighth",
+                "nothing is sent: each device works with its own rows",
+                misconception="what is sharded is also computed in shards",
+                answer="Its rows give 32 of 256 outputs, and its 40 examples need all of them.",
+            ),
+            Choice(
+                "the weight is gathered, its gradient all-reduced",
+                misconception="a gathered weight has a whole gradient everywhere",
+                answer="The update happens where the rows are, and so each device needs its rows of the sum only.",
+            ),
+            Choice("the weight is gathered, its gradient reduce-scattered"),
+            Choice(
+                "the examples are gathered, and the gradient is complete",
+                misconception="to move the examples is always cheaper",
+                answer="That is possible too, and cheaper with fewer than 256 examples. Here the weight is smaller.",
+            ),
+        ),
+        why="The product needs the whole weight for a device's own examples. The gradient is a partial sum, of which a "
+        "device needs the part that it updates.",
+    ),
+    Prediction(
+        "11.d",
+        question="FSDP gathers eight parameters and reduce-scatters eight gradients. How many bytes are sent?",
+        choices=(
+            Choice(
+                "an eighth of 2,356,606, since each device keeps an eighth",
                 misconception="a device that keeps less sends less",
-                answer="Memory shrinks, traffic does not: every device still needs every matrix.",
+                answer="Memory shrinks, traffic does not: every device still needs every weight.",
             ),
+            Choice("the same 2,356,606"),
             Choice(
-                "half as many again: 3,515,981",
+                "half as many again: 3,534,902",
                 misconception="gathering comes on top of the all-reduce",
-                answer="That was the step before, and lesson 07's, which gathers twice. This one gathers once, and a "
-                "reduce-scatter is only half of an all-reduce.",
+                answer="It would with an all-reduce of the gradients, or if the weights were gathered twice. A "
+                "reduce-scatter is half of an all-reduce.",
             ),
             Choice(
-                "twice as many, as there are two collectives for each matrix",
+                "twice as many, as there are two collectives for each parameter",
                 misconception="each collective costs the same",
-                answer="An all-gather and a reduce-scatter send 7/8 of the matrix each, an all-reduce 2 × 7/8.",
+                answer="An all-gather and a reduce-scatter send 7/8 of the parameter each, an all-reduce 2 × 7/8.",
             ),
-            Choice("the same 2,345,805"),
         ),
         why="An all-reduce is a reduce-scatter and an all-gather. FSDP does the same two halves, with the update "
         "between them.",
     ),
     Prediction(
-        "11.d",
-        question="4 × 2, W2 by columns and W3 by rows. Which bytes grow when the batch has twice as many examples?",
+        "11.e",
+        question="4 × 2, layers.1 by outputs and layers.2 by inputs. Which bytes grow when the batch has twice as many "
+        "examples?",
         choices=(
             Choice(
                 "all of them",
@@ -92,34 +122,35 @@ PREDICTIONS = (
             Choice(
                 "none, as under data parallelism",
                 misconception="only parameters are sent",
-                answer="Between W3 and the next layer partial sums of activations are added up, a row an example.",
+                answer="After layers.2 partial sums of activations are added up, one row for each example.",
             ),
         ),
         why="Over model the devices add up activations and their gradients, with one row for each example. Over data "
         "they add up gradients of parameters.",
     ),
     Prediction(
-        "11.e",
-        question="A training step of the layer (64 MiB of weights) on eight devices of 16 MiB. Which layout fits?",
+        "11.f",
+        question="64 MiB of weights, perfectly shared by eight devices, and trained with AdamW. How much does a device "
+        "hold at least?",
         choices=(
             Choice(
-                "only FSDP: each device keeps 8 MiB",
-                misconception="what is kept at the start is the peak",
-                answer="8 MiB at the start. But a product needs the whole matrix, and that alone has 32 MiB.",
-            ),
-            Choice(
-                "only columns and rows: no whole matrix is ever built",
+                "8 MiB, as in lesson 00",
                 misconception="what fits in the forward pass fits in training",
-                answer="No whole matrix, true. But gradients and new weights are as large as the weights: 20.5 MiB.",
+                answer="Those are the weights. A gradient and AdamW's two numbers come for each of them.",
             ),
-            Choice("none of them"),
             Choice(
-                "FSDP, and columns and rows",
-                misconception="an eighth of 64 MiB is all that counts",
-                answer="Both keep 8 MiB of weights, and both hold more at the peak: gathered matrices, or gradients.",
+                "16 MiB: its weights and their gradients",
+                misconception="the optimizer keeps nothing",
+                answer="Plain gradient descent would need that. AdamW keeps two numbers more for each weight.",
+            ),
+            Choice("32 MiB"),
+            Choice(
+                "64 MiB: whole matrices have to be gathered",
+                misconception="every sharded weight is gathered before it is used",
+                answer="FSDP would gather them. By outputs, then by inputs, no device has a whole matrix.",
             ),
         ),
-        why="At the peak a device holds weights, gradients and new weights, and whatever was gathered. By columns and "
-        "rows these are 20.5 MiB on eight devices, and 10.5 on sixteen.",
+        why="16 bytes a parameter: weight, gradient and two numbers of state are 4 × 8 MiB. Devices of 40 MiB are "
+        "enough, of which copies would need 256.",
     ),
 )

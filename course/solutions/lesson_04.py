@@ -29,6 +29,11 @@ def column_sums(product: ts.P, result: ts.P | None) -> Callable[..., Any]:
     return of
 
 
+def moved(left: Any, right: Any) -> Any:
+    """Wrong: `right` is moved to columns, and not the product."""
+    return constrained(torch.relu(left @ constrained(right, P(None, "b"))).sum(0), P())
+
+
 def late(left: Any, right: Any) -> Any:
     """Wrong: the product is complete before the constraint applies."""
     return constrained(constrained(torch.relu(left @ right), P(None, "b")).sum(0), P())
@@ -68,6 +73,7 @@ ANSWERS = {
             Wrong(column_sums(P("b"), P()), "Which cut keeps columns whole"),
             Wrong(column_sums(P(None, "b"), None), "constrain the result, too"),
             Wrong(late, "before `relu` uses it"),
+            Wrong(moved, "An operand is moved"),
         ),
     ),
 }

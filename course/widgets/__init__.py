@@ -14,8 +14,8 @@
     stepper       lessons 07 and 08: step through a collective; what each device sends to which
     views         lesson 06: the whole beside one device, under pmap and shard_map
     layouts       lesson 04: layouts of the operands in; program, layout of the result, bytes and work out
-    costs         lesson 11: memory, traffic and work of a training step under a layout
-    costs_step    that step: a network of four layers, its layouts and optimizers
+    costs         lesson 11: what a training step holds, by kind, and sends, under a layout beside four others
+    kind_bars     what a device holds by kind, counted and by a formula: bars of lessons 11 and 15
     cache         lesson 09: a function is called again; what jit finds in its caches, and what it makes
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 12: which device waits for which

@@ -1,4 +1,4 @@
-"""Lesson 11: memory, traffic and work of a training step, for a layout beside one device, copies and FSDP."""
+"""Lesson 11: what a device holds, by kind, and sends in a training step, under a layout beside four others."""
 
 from __future__ import annotations
 
@@ -10,46 +10,55 @@ from typing import Any
 
 import torch
 
+from course.patterns import (
+    EXAMPLES,
+    LAYOUTS,
+    OPTIMIZERS,
+    PATTERNS,
+    WIDTH,
+    Plan,
+    compiled,
+    held_by_kind,
+    modelled,
+    operands,
+    training_step,
+)
 from course.planner import LAPTOPS, estimate
 from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Control, Explorer, Press
 from course.widgets.card import MUTED, Piece, Sheet, paragraph, stack
-from course.widgets.costs_step import CUTS, OPTIMIZERS, operands, train_step
+from course.widgets.kind_bars import BAR_WIDTH, THICK_AND_THIN, kind_legend, kind_rows
 from course.widgets.timed import OnPress, Timed, is_too_much, table, table_piece, timed
 from tinyshard import jit
-from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.placement import device_put
 from tinyshard.compile.cost import CollectiveCount
 from tinyshard.draw.colours import KINDS as COLOURS
-from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
 from tinyshard.runtime.lifecycle import devices
-from tinyshard.sharding import NamedSharding, PartitionSpec
-from tinyshard.sharding.mesh import AbstractMesh, make_mesh
+from tinyshard.sharding import NamedSharding
+from tinyshard.sharding.mesh import make_mesh
 
 __all__ = ["Compared", "Costs", "costs_of", "describe", "draw", "layout_costs", "look"]
 
 HEADING = "What a device holds and sends in one training step"
 
 MESHES = ((1, 1), (8, 1), (4, 2), (2, 4), (1, 8))
-WIDTHS = (256, 8192)
-EXAMPLES = (256, 8192)
+WIDTHS, ALL_EXAMPLES = (WIDTH, 8192), (EXAMPLES, 10_240)
+BESIDE = (((1, 1), "data parallel"), ((8, 1), "data parallel"), ((8, 1), "ZeRO-1"), ((8, 1), "FSDP"))
+SHARDED = {
+    "data parallel": "nothing",
+    "ZeRO-1": "AdamW's state along data (ZeRO-1)",
+    "FSDP": "all parameters along data (FSDP)",
+    "layers 1 and 2": "layers 1 and 2 along model",
+    "all layers": "layers 0 to 3 along model",
+}
+ALONG = {name: 0 if name in ("ZeRO-1", "FSDP") else 1 for name in LAYOUTS}
 
-# sky blue, purple, orange, vermilion: distinct for any kind of colour vision; each part also has its own height
-PARTS = (
-    ("parameters", OKABE_ITO[0], 20),
-    ("optimizer state", OKABE_ITO[3], 20),
-    ("share of the batch", OKABE_ITO[1], 15),
-    ("activations, gradients, gathered weights at the peak", OKABE_ITO[6], 10),
-)
-# yellow, green, dark blue, each with a height of its own, as above
+# yellow, green, dark blue, each with a height of its own
 HEIGHTS = {"all_reduce": 20, "all_gather": 15, "reduce_scatter": 10}
 KINDS = {kind: (COLOURS[kind], height) for kind, height in HEIGHTS.items()}
 OTHER_KIND = (COLOURS["transfer"], 20)
-CUT_WORDS = {"nothing": "none", "W2 and W3": "W2 and W3 along model", "W1 and W2": "W1 and W2 along model"}
-CUT_WORDS["FSDP"] = "every W along data (FSDP)"
-LOSS = "aten.mean.default"  # the step after which the loss, or a device's part of it, is known
-BAR_WIDTH = 380  # px
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -57,50 +66,58 @@ class Costs:
     """What a training step costs each device.
 
     Args:
-        name: the layout, in words.
-        layout: sizes of the axes data and model, and one of CUTS.
-        parameters_nbytes: of the parameters that a device holds.
-        state_nbytes: of the optimizer's state that it holds.
-        batch_nbytes: of its share of the batch.
-        kept_nbytes: what is held on top of these once the loss is known: activations, and gathered weights.
-        peak_nbytes: the most that it holds at once during the step.
+        plan: the step, with its mesh and its layout.
+        counted: what it holds at the peak, by kind, counted in the program.
+        modelled: the same, by the formula.
         traffic: what it sends, by collective and axes.
         flops: its multiplications and additions.
         modelled_s: how long a step takes on the planner's laptop, with perfect overlap and with none.
-        problem: why a laptop had better not run it; "" where it may.
     """
 
-    name: str
-    layout: tuple[tuple[int, int], str]
-    parameters_nbytes: int
-    state_nbytes: int
-    batch_nbytes: int
-    kept_nbytes: int
-    peak_nbytes: int
+    plan: Plan
+    counted: dict[str, int]
+    modelled: dict[str, int]
     traffic: tuple[CollectiveCount, ...]
     flops: int
     modelled_s: tuple[float, float]
-    problem: str
+
+    @property
+    def name(self) -> str:
+        """The layout, in words."""
+        data, model = self.plan.mesh
+        return "one device" if data * model == 1 else f"{data} × {model}, {self.plan.layout}"
 
     @property
     def sent_nbytes(self) -> int:
         """What it sends in all."""
         return sum(part.nbytes for part in self.traffic)
 
+    @property
+    def peak_nbytes(self) -> int:
+        """What it holds at the peak."""
+        return sum(self.counted.values())
+
 
 @dataclass(frozen=True)
 class Compared:
     """The chosen layout, last, and others to compare it with, for one network, one batch and one optimizer."""
 
-    width: int
-    examples: int
-    optimizer: str
     costs: tuple[Costs, ...]
     times: tuple[Timed, ...] = ()
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The steps."""
+        return tuple(costs.plan for costs in self.costs)
+
+    @property
+    def chosen(self) -> Costs:
+        """The layout that was chosen."""
+        return self.costs[-1]
+
 
 def layout_costs() -> Explorer[Compared]:
-    """Choose mesh, sharded weights, optimizer, width and batch; see what a step costs each device.
+    """Choose mesh, what is sharded, optimizer, width and batch; see what a step costs each device.
 
     Returns:
         The explorer; show it as the last line of a cell.
@@ -109,130 +126,107 @@ def layout_costs() -> Explorer[Compared]:
     layout on the devices here.
 
     Example:
-        >>> print(layout_costs().text.splitlines()[5])
-        4 × 2, W2 and W3       1.03 MiB          0 B    198.5 KiB   322.75 KiB     3.28 MiB     1.67 MiB         77.5
+        >>> layout_costs().text.splitlines()[6].split()[7:11]
+        ['1.03', '2.07', '1.80', '0.00']
     """
     controls: list[Control] = [
-        Choice("mesh", "data × model", [(_words(mesh), mesh) for mesh in MESHES], start=(4, 2)),
-        Choice("cut", "sharded weights", [(CUT_WORDS[name], name) for name in CUTS], start="W2 and W3"),
+        Choice("mesh", "data × model", [(f"{data} × {model}", (data, model)) for data, model in MESHES], start=(4, 2)),
+        Choice("layout", "sharded", [(words, name) for name, words in SHARDED.items()], start="layers 1 and 2"),
         Choice("optimizer", "optimizer", [(name, name) for name in OPTIMIZERS]),
         Choice("width", "width", [(f"{width:,}", width) for width in WIDTHS]),
-        Choice("examples", "examples", [(f"{examples:,}", examples) for examples in EXAMPLES]),
+        Choice("examples", "examples", [(f"{examples:,}", examples) for examples in ALL_EXAMPLES]),
         Press("measured", "measure here"),
     ]
     known = OnPress(times_of)
 
     def look_and_measure(measured: int, **chosen: Any) -> Compared:
         compared = look(**chosen)
-        return replace(compared, times=known(measured, compared) or ())
+        return replace(compared, times=known(measured, compared.plans) or ())
 
     return Explorer(HEADING, controls, look_and_measure, draw, describe)
 
 
-def look(mesh: tuple[int, int], cut: str, optimizer: str, width: int, examples: int) -> Compared:
+def look(mesh: tuple[int, int], layout: str, optimizer: str, width: int, examples: int) -> Compared:
     """Make the programs, and count.
 
     Args:
         mesh: sizes of the axes data and model.
-        cut: one of CUTS.
+        layout: one of LAYOUTS.
         optimizer: one of OPTIMIZERS.
         width: outputs of the layers in the middle.
         examples: of the whole batch.
 
     Communication: none.
     """
-    known = [((1, 1), "nothing"), ((8, 1), "nothing"), ((8, 1), "FSDP")]
-    axis = 0 if cut == "FSDP" else 1
-    layout = (mesh, cut if mesh[axis] > 1 else "nothing")  # an axis of one device shards nothing
-    chosen = [*(pair for pair in known if pair != layout), layout]
-    costs = tuple(costs_of(mesh, cut, width, examples, optimizer) for mesh, cut in chosen)
-    return Compared(width, examples, optimizer, costs)
+    chosen = (mesh, layout if mesh[ALONG[layout]] > 1 else "data parallel")  # an axis of one device shards nothing
+    rows = [*(row for row in BESIDE if row != chosen), chosen]
+    return Compared(tuple(costs_of(Plan(*row, optimizer, width, examples)) for row in rows))
 
 
 @lru_cache(maxsize=64)
-def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int, optimizer: str = "SGD") -> Costs:
+def costs_of(plan: Plan) -> Costs:
     """What a training step costs each device.
 
     Args:
-        mesh: sizes of the axes data and model.
-        cut: one of CUTS.
-        width: outputs of the layers in the middle.
-        examples: of the whole batch.
-        optimizer: one of OPTIMIZERS.
+        plan: the step, with its mesh and its layout.
 
     Communication: none.
 
     Example:
-        >>> costs_of((8, 1), "nothing", 256, 256).sent_nbytes
-        2345805
+        >>> costs_of(Plan()).sent_nbytes
+        2356606
     """
-    grid = AbstractMesh(mesh, ("data", "model"))
-
-    def stand_in(shape: tuple[int, ...], spec: PartitionSpec) -> ShapeDtypeStruct:
-        return ShapeDtypeStruct(shape, torch.float32, sharding=NamedSharding(grid, spec))
-
-    params, state, batch = operands(stand_in, cut, width, examples, optimizer)
-    compiled = jit(train_step(grid, cut)).lower(params, state, batch).compile()
-    by_model = estimate(compiled, LAPTOPS)
-    program, cost, memory = compiled.program, compiled.cost_analysis(), compiled.memory_analysis()
-    held = [meta.nbytes for meta in program.metas[: program.num_inputs] if meta is not None]
-    count = 2 * len(params)
-    is_known = next(k for k, step in enumerate(memory.steps) if step.op == LOSS)
-    return Costs(
-        _layout_words(mesh, cut),
-        (mesh, cut),
-        sum(held[:count]),
-        sum(held[count:-2]),
-        sum(held[-2:]),
-        memory.steps[is_known].nbytes - memory.argument_nbytes,
-        memory.peak_nbytes,
-        cost.traffic,
-        cost.flops,
-        (by_model.overlapped_s, by_model.step_s),
-        is_too_much(memory.peak_nbytes * grid.size, cost.flops * grid.size),
-    )
+    program = compiled(plan)
+    by_model, cost = estimate(program, LAPTOPS), program.cost_analysis()
+    modelled_s = by_model.overlapped_s, by_model.step_s
+    return Costs(plan, held_by_kind(plan), modelled(plan), cost.traffic, cost.flops, modelled_s)
 
 
-def times_of(compared: Compared) -> tuple[Timed, ...]:
+def times_of(plans: tuple[Plan, ...]) -> tuple[Timed, ...]:
     """What a step takes on the devices here, for each layout; too large ones are not run.
 
     Args:
-        compared: the layouts, by the model.
+        plans: of the layouts.
 
     Communication: that of some training steps.
     """
-    return tuple(_time_of(costs, compared) for costs in compared.costs)
+    return tuple(_time_of(costs_of(plan)) for plan in plans)
 
 
-def _time_of(costs: Costs, compared: Compared) -> Timed:
-    mesh, cut = costs.layout
+def _time_of(costs: Costs) -> Timed:
+    plan, count = costs.plan, math.prod(costs.plan.mesh)
 
     def prepare() -> Callable[[], Any]:
-        grid = make_mesh(mesh, ("data", "model"), devices=devices()[: math.prod(mesh)])
+        grid = make_mesh(plan.mesh, ("data", "model"), devices=devices()[:count])
         random = torch.Generator().manual_seed(0)
 
-        def placed(shape: tuple[int, ...], spec: PartitionSpec) -> Any:
-            return device_put(0.05 * torch.randn(shape, generator=random), NamedSharding(grid, spec))
+        def placed(x: torch.Tensor, sharding: NamedSharding) -> Any:
+            if x.dtype == torch.int64 and x.dim():
+                return device_put(torch.arange(len(x)) % PATTERNS, sharding)
+            values = 0.05 * torch.randn(x.shape, generator=random).abs()
+            return device_put(values if x.is_floating_point() else torch.zeros_like(x, device="cpu"), sharding)
 
-        given = operands(placed, cut, compared.width, compared.examples, compared.optimizer)
-        step = jit(train_step(grid, cut))
+        given = operands(plan, grid, placed)
+        step = jit(training_step(plan.optimizer, plan.width))  # nothing is donated: it is run again and again
         return lambda: step(*given)
 
-    return timed(costs.name, costs.sent_nbytes, costs.modelled_s, prepare, costs.problem)
+    problem = is_too_much(costs.peak_nbytes * count, costs.flops * count)
+    return timed(costs.name, costs.sent_nbytes, costs.modelled_s, prepare, problem)
 
 
 def draw(compared: Compared) -> Sheet:
-    """A bar of memory for each layout, and one of traffic."""
-    longest = max(costs.peak_nbytes for costs in compared.costs)
+    """Two bars of memory for each layout, counted and by the formula, and one of traffic."""
+    longest = max(max(costs.peak_nbytes, sum(costs.modelled.values())) for costs in compared.costs)
     most_sent = max([costs.sent_nbytes for costs in compared.costs] + [1])
-    memory = [_memory_bar(costs, BAR_WIDTH / longest) for costs in compared.costs]
+    memory = [row for costs in compared.costs for row in _memory_rows(costs, longest)]
     traffic = [_traffic_bar(costs, BAR_WIDTH / most_sent) for costs in compared.costs]
-    chosen = compared.costs[-1]
+    chosen = compared.chosen
     pieces = [
         paragraph([_heading(compared)]),
-        paragraph(["memory of one device"], fill=MUTED),
-        legend(PARTS, size=12, height=20),
+        paragraph(["memory of one device at the peak of the step"], fill=MUTED),
+        kind_legend(),
         *memory,
+        paragraph([THICK_AND_THIN], fill=MUTED, size=12),
         paragraph(["sent by one device in a step"], fill=MUTED),
         legend(_kinds(compared), size=12, height=20),
         *traffic,
@@ -240,23 +234,21 @@ def draw(compared: Compared) -> Sheet:
     ]
     title = f"{_heading(compared)}; {chosen.name}: {human_bytes(chosen.peak_nbytes)} at the peak"
     pieces += [table_piece(compared.times)] if compared.times else []
-    return Sheet(title, stack(pieces, 6))
+    return Sheet(title, stack(pieces, 4))
 
 
 def describe(compared: Compared) -> str:
-    """A table, and the collectives of the chosen layout."""
-    columns = ("parameters", "optimizer", "batch", "for backward", "at the peak", "sent", "Mflop")
-    lines = [_heading(compared), f"{'':18}" + "".join(f"{name:>13}" for name in columns)]
+    """A table in MiB, and the collectives of the chosen layout."""
+    columns = ("params", "state", "grads", "gath.", "activ.", "peak", "model", "sent")
+    lines = [
+        _heading(compared),
+        f"{'MiB of one device':22}" + "".join(f"{name:>9}" for name in columns) + f"{'Mflop':>12}",
+    ]
     for costs in compared.costs:
-        sizes = (costs.parameters_nbytes, costs.state_nbytes, costs.batch_nbytes, costs.kept_nbytes)
-        words = "".join(f"{human_bytes(size):>13}" for size in (*sizes, costs.peak_nbytes, costs.sent_nbytes))
-        lines.append(f"{costs.name:18}{words}{costs.flops / 1e6:>13,.1f}")
-    chosen = compared.costs[-1]
-    return "\n".join([*lines, "", f"{chosen.name}:", *_lines(chosen), *table(compared.times)])
-
-
-def _layout_words(mesh: tuple[int, int], cut: str) -> str:
-    return "one device" if mesh == (1, 1) else f"{_words(mesh)}, {cut}"
+        sizes = (*costs.counted.values(), costs.peak_nbytes, sum(costs.modelled.values()), costs.sent_nbytes)
+        words = "".join(f"{size / MIB:>9,.2f}" for size in sizes)
+        lines.append(f"{costs.name:22}{words}{costs.flops / 1e6:>12,.0f}")
+    return "\n".join([*lines, "", f"{compared.chosen.name}:", *_lines(compared.chosen), *table(compared.times)])
 
 
 def _lines(costs: Costs) -> list[str]:
@@ -266,14 +258,9 @@ def _lines(costs: Costs) -> list[str]:
 
 
 def _heading(compared: Compared) -> str:
-    return (
-        f"layers of 784, {compared.width:,}, {compared.width:,}, {compared.width:,}, 10; "
-        f"{compared.examples:,} examples, {compared.optimizer}"
-    )
-
-
-def _words(mesh: tuple[int, int]) -> str:
-    return f"{mesh[0]} × {mesh[1]}"
+    plan = compared.chosen.plan
+    wide = f"{plan.width:,}"
+    return f"layers of 784, {wide}, {wide}, {wide}, {PATTERNS}; {plan.examples:,} examples, {plan.optimizer}"
 
 
 def _kinds(compared: Compared) -> list[tuple[str, str, float]]:
@@ -282,17 +269,12 @@ def _kinds(compared: Compared) -> list[tuple[str, str, float]]:
     return [(kind, *KINDS.get(kind, OTHER_KIND)) for kind in [*KINDS, *sorted(found - KINDS.keys())] if kind in found]
 
 
-def _memory_bar(costs: Costs, px_per_byte: float) -> Piece:
-    held = (costs.parameters_nbytes, costs.state_nbytes, costs.batch_nbytes)
-    sizes = (*held, costs.peak_nbytes - sum(held))
-    parts = [(name, size, colour, height) for (name, colour, height), size in zip(PARTS, sizes, strict=True)]
-    return _bar(costs.name, parts, px_per_byte, human_bytes(costs.peak_nbytes))
+def _memory_rows(costs: Costs, longest: int) -> list[Piece]:
+    words = human_bytes(costs.peak_nbytes)
+    return kind_rows(costs.name, costs.counted, costs.modelled, words, BAR_WIDTH / longest)
 
 
 def _traffic_bar(costs: Costs, px_per_byte: float) -> Piece:
     parts = [(f"{t.kind} over {'*'.join(t.axes)}", t.nbytes, *KINDS.get(t.kind, OTHER_KIND)) for t in costs.traffic]
-    return _bar(costs.name, parts, px_per_byte, human_bytes(costs.sent_nbytes))
-
-
-def _bar(name: str, parts: list[tuple[str, int, str, int]], px_per_byte: float, words: str) -> Piece:
-    return bar(name, parts, words, human_bytes, px_per_unit=px_per_byte, row=28, width=BAR_WIDTH + 90)
+    words = human_bytes(costs.sent_nbytes)
+    return bar(costs.name, parts, words, human_bytes, px_per_unit=px_per_byte, row=24, width=BAR_WIDTH + 90)

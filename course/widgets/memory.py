@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from course.widgets.bars import NAMES_WIDTH, bar, legend
+from course.widgets.bars import NAMES_WIDTH
 from course.widgets.base import Choice, Explorer
 from course.widgets.card import INK, MUTED, Piece, Sheet, paragraph, stack
-from course.zero import KINDS, LAYOUTS, SAVED, Plan, compiled, held_by_kind, modelled
+from course.widgets.kind_bars import BAR_WIDTH, THICK_AND_THIN, WORDS_WIDTH, kind_legend, kind_rows
+from course.zero import LAYOUTS, SAVED, Plan, compiled, held_by_kind, modelled
 from tinyshard.draw.cell import number, text
-from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
 
 __all__ = ["Held", "Limited", "describe", "draw", "look", "memory_by_kind"]
@@ -22,11 +22,6 @@ MIB = 1 << 20
 LIMITS = (32, 24, 16, 12, 8, 6, 4)  # MiB
 RECOMPUTED = {"nothing": SAVED, "gelu": SAVED[:1], "the layer": ()}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# sky blue, purple, vermilion, green, orange: distinct for any kind of colour vision; each also has its own height
-COLOURS = (OKABE_ITO[0], OKABE_ITO[3], OKABE_ITO[6], OKABE_ITO[2], OKABE_ITO[1])
-STYLES = tuple((kind, colour, 20 - 3 * k) for k, (kind, colour) in enumerate(zip(KINDS, COLOURS, strict=True)))
-BAR_WIDTH, WORDS_WIDTH = 300, 240  # px
-ROW, MODEL_ROW = 24, 12
 
 
 @dataclass(frozen=True)
@@ -129,9 +124,9 @@ def draw(limited: Limited) -> Sheet:
     words = text(f"limit {limited.limit_nbytes // MIB} MiB", float(x), bars.height - 5, 11, fill=INK)
     pieces = [
         paragraph([_heading(limited)]),
-        legend(STYLES, size=12, height=22),
+        kind_legend(),
         Piece(bars.svg + line + words, bars.width, bars.height),
-        paragraph(["thick: counted in the program; thin: by the formula"], fill=MUTED, size=12),
+        paragraph([THICK_AND_THIN], fill=MUTED, size=12),
     ]
     fitting = [held.layout for held in limited.held if held.peak_nbytes <= limited.limit_nbytes]
     return Sheet(f"{_heading(limited)}: {', '.join(fitting) or 'nothing'} fits", stack(pieces, 8))
@@ -161,9 +156,4 @@ def _heading(limited: Limited) -> str:
 def _rows(limited: Limited, held: Held, px_per_byte: float) -> list[Piece]:
     fits = "" if held.peak_nbytes <= limited.limit_nbytes else ": does not fit"
     words = f"{human_bytes(held.peak_nbytes)}, sends {human_bytes(held.sent_nbytes)}{fits}"
-    beside = text(words, NAMES_WIDTH + BAR_WIDTH + 12, ROW / 2, 13, fill=INK, anchor="start")
-    counted = [(kind, held.counted[kind], colour, height) for kind, colour, height in STYLES]
-    by_formula = [(f"{kind}, by the formula", held.modelled[kind], colour, 6) for kind, colour, _ in STYLES]
-    thick = bar(held.layout, counted, "", human_bytes, px_per_unit=px_per_byte, row=ROW, width=BAR_WIDTH)
-    thin = bar("", by_formula, "", human_bytes, px_per_unit=px_per_byte, row=MODEL_ROW, width=BAR_WIDTH)
-    return [Piece(thick.svg + beside, thick.width + WORDS_WIDTH, thick.height), thin]
+    return kind_rows(held.layout, held.counted, held.modelled, words, px_per_byte)

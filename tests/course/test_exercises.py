@@ -15,11 +15,15 @@ import torch
 import tinyshard as ts
 from course import check, checking
 from course.exercises import exercises_of, lesson_numbers
+from course.patterns import network
 from course.solutions.answers import Answers, Made, Wrong
+from course.solutions.lesson_04 import column_sums
 from course.solutions.lesson_07 import relayed_from_three
+from course.solutions.lesson_11 import COUNTING
 from tests.extent import mostly_whole
 from tests.rows import for_every_row
 
+P = ts.P
 EXERCISES = {id: exercise for lesson in lesson_numbers() for id, exercise in exercises_of(lesson).items()}
 
 
@@ -31,9 +35,9 @@ def answers_of(id: str) -> Answers:
 
 
 # Compiled or traced over and over, and told by the judge what another wrong answer to the same exercise is told.
-EXPENSIVE_AND_ALIKE = ("11.2-wrong-4", "09.3-wrong-4")
+EXPENSIVE_AND_ALIKE = ("09.3-wrong-4",)
 # A program of eight devices for each answer: of each exercise one wrong answer.
-COMPILED = ("15", "16", "18")
+COMPILED = ("11.3", "15", "16", "18")
 WRONG = mostly_whole(
     [
         pytest.param(id, wrong, id=f"{id}-wrong-{number}")
@@ -179,6 +183,13 @@ def pulls_by_names(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
     return ts.shard_map(on_block, mesh=line, in_specs=specs, out_specs=ts.P("d"))(w, examples, targets)
 
 
+def loss_that_ignores(params: Any, batch: Any, counts: Any) -> Any:
+    """PyTorch's own way: a label that is not counted."""
+    x, labels = batch
+    outputs = torch.func.functional_call(network(), params, (x,))
+    return torch.nn.functional.cross_entropy(outputs, torch.where(counts > 0, labels, -100))
+
+
 def train_fetching_a_list(w: Any, steps: int) -> tuple[Any, list[torch.Tensor]]:
     losses = []
     for _ in range(steps):
@@ -217,6 +228,7 @@ OTHER_RIGHT_ANSWERS = [
     ("06.3", pulls_by_names),
     ("07.2", relayed_from_three),
     ("08.4", Fraction(80) * 100_000 / Fraction(3, 4)),
+    ("11.1", (COUNTING, loss_that_ignores)),
     ("12.2", lambda devices: tuple(answers_of("12.2").solution(devices))),  # type: ignore[operator]
     ("12.2", alive_by_the_system),
     ("12.4", [ts.P(None, "d"), ts.P(None, "d")]),
@@ -240,8 +252,17 @@ def mean_in_buckets_of_ten(v: Any) -> Any:
     return total_jit(torch.nn.functional.pad(v, (0, -len(v) % 10))) / len(v)
 
 
+THREE_LAYERS = {"layers.0.*": P("model"), "layers.1.*": P("model"), "layers.2.weight": P(None, "model")}
 # Of answers that differ in what they reach, each is told what is true of it.
 WHY = [
+    ("04.2", (P("a"), P(None, ("b", "a"))), "its columns, cut by a as well as by b"),
+    ("04.3", (P(), P(None, "a"), P("a", "b")), "b cuts the columns of down"),
+    ("04.4", column_sums(P("a", "b"), P()), "2,368 bytes"),
+    (
+        "11.3",
+        {"layers.0.*": P("model"), "layers.1.*": P("model"), "layers.2.weight": P(None, "model")},
+        "163,840 bytes",
+    ),
     ("09.3", mean_in_one_bucket, "64 times as long"),
     ("09.3", mean_in_buckets_of_ten, "7 shapes serve all 64 lengths"),
 ]
@@ -303,5 +324,5 @@ def test_of_a_function_without_return_it_is_said_that_it_returns_none(
 
 
 def test_a_value_of_the_wrong_form_has_raised_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    check("11.2", ((2, 4),))
-    assert capsys.readouterr().out.startswith("11.2: what it is cannot be checked: ValueError: ")
+    check("11.1", ((2, 4),))
+    assert capsys.readouterr().out.startswith("11.1: what it is cannot be checked: ValueError: ")
