@@ -11,6 +11,7 @@ from torch import Tensor
 
 import tinyshard as ts
 from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.effects import EFFECT
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Group, PeerLostError, Perform
@@ -265,6 +266,13 @@ def test_the_text_of_a_loop_is_one_line_and_then_the_functions_of_its_rounds() -
     assert body.count(" = all_reduce(v3)  # f32[4], axes=(0,), op='sum'\n") == 1 and " = aten_mul(v0, c0)" in body
 
 
+def test_the_text_says_what_a_name_is_that_stands_for_a_value_python_cannot_write() -> None:
+    program, operands = program_of(lambda x: x * complex(-0.0, 2.0), rows(8, 4))
+    text = device_code(program)
+    assert text.startswith("# k0 is (-0+2j)\n\ndef program(operands):\n") and " = aten_mul(v0, k0)" in text
+    assert both(program, operands).results is not None
+
+
 def test_steps_between_which_something_is_to_be_done_have_no_function() -> None:
     control = CallControl()
     limited = Steps(0, control, lambda number, failure: failure, None, has_arena=True, memory=Memory(1 << 20))
@@ -286,3 +294,14 @@ def test_there_is_a_check_before_much_work_and_before_many_steps() -> None:
 
     assert checks(ShapedType((4,), torch.float32), 3 * CHECK_STEPS - 1) == [CHECK_STEPS - 1, 2 * CHECK_STEPS - 1]
     assert checks(ShapedType((1 << 18,), torch.float32), 3) == [0, 1, 2]
+
+
+def test_steps_that_do_not_check_by_themselves_count_for_the_next_check() -> None:
+    meta, builder = ShapedType((4,), torch.float32), Builder((0, 1), (2,))
+    x = Value(builder.input(meta))
+    for _ in range(CHECK_STEPS // 2):
+        builder.emit(EFFECT, [[x], 0], {}, [])
+        (x,) = map(Value, builder.emit("aten.neg.default", [x], {}, [meta]))
+    before, _, after = code_of(builder.finish([x.number])).text.partition("    check()\n")
+    counts = [text.count("    effect") + text.count(" = aten_neg(") for text in (before, after)]
+    assert counts == [CHECK_STEPS - 1, 1]
