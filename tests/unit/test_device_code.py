@@ -60,9 +60,8 @@ class Ran:
         control, self.failures = CallControl(), list[Failure]()
         communicator = Mirror(control, acts)
 
-        def fail(number: int, failure: Failure) -> Failure:
+        def fail(number: int, failure: Failure) -> None:
             self.failures.append(failure)
-            return failure
 
         steps = Steps(0, control, fail, None, has_arena=True)
         ready = make_ready(program, communicator=communicator, send=lambda site, blocks: None)
@@ -72,8 +71,9 @@ class Ran:
         values = [*operands, *[None] * (ready.size - len(operands))]
         operands.clear()
         control.enter(NUMBER)
-        steps.number = NUMBER
-        failed = steps.run(NUMBER, ready, values, None)
+        steps.begin(NUMBER, None)
+        steps.run(ready, values)
+        failed = steps.failure
         assert control.current is None and self.failures == ([failed] if failed else [])
         self.results = None if failed else [values[slot] for slot in program.outputs]
         self.exchanges = communicator.exchanges

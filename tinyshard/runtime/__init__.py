@@ -18,13 +18,13 @@ worker/               a device: one process
     main              from its fork to its end
     loop              handles messages in order
     values            the values that the device keeps
-    steps             the steps of a call: as one function, or one by one
+    steps             the steps of a call: as one function, or from a failure on one by one
     device_code       that function, generated from a program
+    one_by_one        the steps one by one, with what is done between two of them
     flow              loops and branches: programs that a step runs, in rounds
     executor          prepares a Program to run
     memory            the device's memory, counted and limited
     recording         the device's records while a trace of ts.profiler is on
-    nans              the check that the flag debug_nans adds to a step
     kernels           faster functions for some ops
     files             steps that write a device's blocks to a file and read them
     gpu               differences on a GPU

@@ -19,7 +19,6 @@ from tinyshard.runtime.worker.files import BLOCK_STEPS
 from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
-from tinyshard.runtime.worker.nans import checking
 
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
 VIEWS = {"local_slice", "held", "aten._unsafe_view.default"}
@@ -124,13 +123,6 @@ def make_ready(
     steps = tuple(_ready_step(k, program, dead, place, communicator, send) for k, dead in enumerate(last_uses(program)))
     if program.lines:
         steps = tuple(replace(step, line=line) for step, line in zip(steps, program.lines, strict=True))
-    if program.checks_nans:
-        steps = tuple(
-            replace(
-                s, call=s.call and checking(s.step.op, s.call), perform=s.perform and checking(s.step.op, s.perform)
-            )
-            for s in steps
-        )
     may_print = any(s.call and s.step.op != "literal" and not s.step.op.startswith("aten.") for s in steps)
     may_print = may_print or any(body.may_print for s in steps for body in s.bodies)
     return ReadyProgram(program, steps, len(program.metas), may_print)
@@ -159,7 +151,7 @@ def _ready_step(
     if step.op in FLOWS:
         bodies = tuple(make_ready(body, place, communicator, send) for body in step.bodies)
         types = tuple(program.metas[n] for n in step.results)
-        flow = functools.partial(FLOWS[step.op], step, bodies=bodies, results=types, place=place)
+        flow = functools.partial(FLOWS[step.op], step, results=types, place=place)
         nbytes = sum(map(_nbytes, FLOWS[step.op].stacked(step, types)))
         return ReadyStep(None, step, None, -1, None, step.results, dead, flow, bodies, nbytes)
     if step.op in BLOCK_STEPS:

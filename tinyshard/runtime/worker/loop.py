@@ -7,6 +7,7 @@ shared memory, or now and then sends, which calls it has finished.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import socket
 import time
@@ -83,7 +84,6 @@ class Worker:
         self._busy_s = time.monotonic()
         self._reported = 0
         self._memory = memory
-        self._recording: Recording | None = None  # while a trace is on
         self._steps = Steps(device, call_control, self._fail, place, has_arena=arena is not None, memory=memory)
 
     def serve(self) -> None:
@@ -145,10 +145,10 @@ class Worker:
         if not control.enter(number):
             skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
             values.update(dict.fromkeys(outputs, skipped))
-        elif failed or ready.function is None or number <= control.cancelled_upto or self._recording is not None:
+        elif failed or ready.function is None or number <= control.cancelled_upto or self._steps.recordings:
             self._run(number, ready, operands, outputs, failed)
         else:
-            self._prepare(number, ready)
+            self._prepare(number, ready, None)
             try:
                 results = ready.function(operands)
             except Exception as error:
@@ -163,9 +163,9 @@ class Worker:
         self._end_call(number)
         self._communicator.settle()
 
-    def _prepare(self, number: int, ready: ReadyProgram) -> None:
+    def _prepare(self, number: int, ready: ReadyProgram, failed: Failure | None) -> None:
         """Set what the steps of a call read."""
-        self._steps.number, self._steps.exchanges = number, 0
+        self._steps.begin(number, failed)
         if ready.may_print:
             self._may_have_printed = True
         if ready.program.default_dtype is not self._default_dtype:
@@ -217,11 +217,12 @@ class Worker:
             self._reply(head[1], list(self._communicator.handed))
             self._communicator.handed.clear()
         elif kind == "record":
-            self._recording = Recording(self._place)
+            self._steps.recordings = {0: Recording(self._place)}
             self._reply(head[1], time.monotonic_ns())
         elif kind == "recorded":
-            recording, self._recording = self._recording, None
-            self._reply(head[1], None if recording is None else recording.taken())
+            recording = self._steps.recordings.get(0)
+            self._steps.recordings = {}
+            self._reply(head[1], recording and recording.taken())
         elif kind == "unknown":
             self._reply(head[1], [op for op in head[2] if not has_op(op)])
         elif kind == "describe":
@@ -259,28 +260,30 @@ class Worker:
             why: the failure of an operand; or the error that the function has raised.
         """
         values += [None] * (ready.size - len(values))
+        steps = self._steps
         if isinstance(why, Exception):
-            failed = self._steps.go_on(number, ready, values, why)
-        elif self._recording is not None:
-            self._prepare(number, ready)
-            with self._recording.call(number, ready.program.number):
-                failed = self._steps.run(number, self._recording.of(ready), values, why)
+            steps.go_on(ready, values, why)
         else:
-            self._prepare(number, ready)
-            failed = self._steps.run(number, ready, values, why)
-        if self._place is not None and not failed:
-            failed = self._failed_on_gpu(number, ready)
+            self._prepare(number, ready, why)
+            recording = steps.recordings.get(0)
+            with recording.call(number, ready.program.number) if recording else contextlib.nullcontext():
+                steps.run(ready, values)
+        if self._place is not None and not steps.failed:
+            self._wait_for_gpu(ready)
+        failed = steps.failure
         for value, slot in zip(outputs, ready.program.outputs, strict=True):
             if failed:
                 self._values.by_number[value] = failed
             elif values[slot] is not None:
                 self._values.keep(value, values[slot])
 
-    def _failed_on_gpu(self, number: int, ready: ReadyProgram) -> Failure | None:
+    def _wait_for_gpu(self, ready: ReadyProgram) -> None:
         """Block until the GPU has finished the call's steps, so that their errors are errors of this call."""
         try:
             torch.cuda.synchronize(self._place)
         except Exception as error:
-            return self._fail(number, failure_of(self._device, f"{len(ready.steps)} steps on {self._place}", error))
-        lost = self._call_control.lost  # an abort ends NCCL's waits without an error
-        return self._fail(number, lost) if lost and ready.program.communicates else None
+            self._steps.note(failure_of(self._device, f"{len(ready.steps)} steps on {self._place}", error))
+        else:
+            lost = self._call_control.lost  # an abort ends NCCL's waits without an error
+            if lost and ready.program.communicates:
+                self._steps.note(lost)

@@ -1,8 +1,9 @@
 """The records of a device while a trace is on: each step of its programs, with its start and its end.
 
-    recording.of(ready)     the program with steps that note when they start and end; the loop runs it like any program
+    with recording.step(program, step, exchange):
+        ...                     a step, which `one_by_one` runs; no program's function is called meanwhile
 
-None of this runs while no trace is on. A record is a row of six ints in a bounded buffer:
+A record is a row of six ints in a bounded buffer:
 
     call, program, step, exchange, start, end
       step: position in the program; CALL for the call as a whole
@@ -16,18 +17,11 @@ follows from the records of all devices (`tinyshard.profiler`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 import torch
-
-from tinyshard.runtime.collectives.base import Moment
-from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
-from tinyshard.runtime.worker.flow import Flow
 
 FIELDS = 6
 CALL = NO_EXCHANGE = -1
@@ -51,7 +45,6 @@ class Recording:
         self._place = place
         self._most = most
         self._rows = array("q")
-        self._programs: dict[int, ReadyProgram] = {}
         self._call = 0
 
     def taken(self) -> tuple[bytes, int]:
@@ -76,49 +69,10 @@ class Recording:
         try:
             yield
         finally:
-            self._note(program, step, exchange, start_ns)
-
-    def _note(self, program: int, step: int, exchange: int, start_ns: int) -> None:
-        if self._place is not None:
-            torch.cuda.synchronize(self._place)
-        self._rows.extend((self._call, program, step, exchange, start_ns, time.monotonic_ns()))
-        if len(self._rows) > self._most * FIELDS:
-            half = self._most // 2
-            del self._rows[: half * FIELDS]
-            self.dropped += half
-
-    def of(self, ready: ReadyProgram) -> ReadyProgram:
-        """A program whose steps are recorded."""
-        number = ready.program.number
-        if number not in self._programs:
-            steps = tuple(self._recorded(number, k, step) for k, step in enumerate(ready.steps))
-            self._programs[number] = replace(ready, steps=steps, function=None)
-        return self._programs[number]
-
-    def _recorded(self, program: int, number: int, step: ReadyStep) -> ReadyStep:
-        if step.flow is not None:  # the steps of its bodies are recorded, not the whole
-            flow: Callable[..., Flow] = step.flow
-            bodies = tuple(map(self.of, step.bodies))
-            return replace(step, flow=functools.partial(flow, bodies=bodies), bodies=bodies)
-        if step.perform is not None:
-            perform, communicates = step.perform, step.step.communicates
-
-            def performed(x: Any, moment: Moment) -> Any:
-                start_ns = time.monotonic_ns()
-                try:
-                    return perform(x, moment)
-                finally:
-                    self._note(program, number, moment[1] if communicates else NO_EXCHANGE, start_ns)
-
-            return replace(step, perform=performed)
-        assert step.call is not None
-        call: Callable[[list[Any]], Sequence[Any]] = step.call
-
-        def called(values: list[Any]) -> Sequence[Any]:
-            start_ns = time.monotonic_ns()
-            try:
-                return call(values)
-            finally:
-                self._note(program, number, NO_EXCHANGE, start_ns)
-
-        return replace(step, call=called)
+            if self._place is not None:
+                torch.cuda.synchronize(self._place)
+            self._rows.extend((self._call, program, step, exchange, start_ns, time.monotonic_ns()))
+            if len(self._rows) > self._most * FIELDS:
+                half = self._most // 2
+                del self._rows[: half * FIELDS]
+                self.dropped += half

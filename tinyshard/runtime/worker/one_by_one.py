@@ -1,0 +1,192 @@
+"""Runs the steps of a program one by one: for one device, or in lockstep for several devices of one process.
+
+Around each step it does what a program's function leaves out: it counts memory, records the step, and checks the
+results for NaN. A device that has failed computes nothing more, and goes on with the collectives in which other devices
+wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
+from tinyshard.runtime.worker.memory import Memory
+from tinyshard.runtime.worker.recording import NO_EXCHANGE, Recording
+
+Rows = Sequence[list[Any]]  # by position of a device, the values of a program
+_UNRECORDED = contextlib.nullcontext()
+# ops whose results are not written yet
+_UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
+
+
+class OneByOne:
+    """Runs steps for the devices of a call. A position numbers a device among them.
+
+    Args:
+        memories: the memory of each device, if it is limited.
+
+    Attributes:
+        failed: the positions of devices that have failed.
+        exchanges: the number of exchanges with other devices so far.
+        recordings: the recording of each device, while a trace is on.
+    """
+
+    def __init__(self, memories: Mapping[int, Memory]) -> None:
+        self.failed: set[int] = set()
+        self.exchanges = 0
+        self.recordings: Mapping[int, Recording] = {}
+        self._memories = memories
+
+    # ---- what differs between one device and several ------------------------------------------------------------
+
+    def _fail(self, step: ReadyStep, rows: Rows, position: int, error: Exception) -> None:
+        """Note that a device has failed, unless it had failed before: a step raised this error."""
+        raise NotImplementedError
+
+    def _exchange(
+        self, step: ReadyStep, rows: Rows, positions: Sequence[int], number: int
+    ) -> Iterable[tuple[int, Sequence[Any]]]:
+        """Run a collective, or a transfer, of these devices. Its errors are failures.
+
+        Args:
+            number: the number of exchanges in the call before it.
+
+        Returns:
+            Positions, each with the results of its device; failed devices take part with zeros.
+        """
+        raise NotImplementedError
+
+    def _computed(self, step: ReadyStep, row: list[Any], position: int) -> Sequence[Any]:
+        """The results of an op."""
+        assert step.call is not None
+        return step.call(row)
+
+    def _run_body(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int]) -> None:
+        """Run a program of a step of control flow."""
+        self._run_steps(ready, rows, positions)
+
+    def _before_step(self, step: ReadyStep, rows: Rows) -> None:
+        """Called before each step."""
+
+    # ---- steps --------------------------------------------------------------------------------------------------
+
+    def _run_steps(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int], first: int = 0) -> None:
+        """Run the steps of a program, from the one with this number on; all devices do if they communicate."""
+        memories = self._memories_of(positions)
+        for number in range(first, len(ready.steps)):
+            step = ready.steps[number]
+            self._before_step(step, rows)
+            for p, memory in memories:
+                if p not in self.failed:
+                    self._tried(step, rows, p, memory.check, step.makes_nbytes)
+            if step.flow is not None:
+                for together in [positions] if step.step.communicates else [[p] for p in positions]:
+                    self._run_rounds(step, rows, together)
+            elif step.request is not None:
+                self._run_exchange(ready, number, rows, positions)
+            else:
+                for p in positions:
+                    if p not in self.failed:
+                        with self._recorded(ready, number, [p]):
+                            self._tried(step, rows, p, self._run_op, ready, step, rows[p], p)
+            for p, memory in memories:
+                if step.flow is None and p not in self.failed:  # one that has failed keeps nothing
+                    memory.hold(rows[p][slot] for slot in step.results if slot >= 0)
+                self._tried(step, rows, p, memory.check)  # of results whose size was not known before
+                memory.let_go(rows[p][slot] for slot in step.dead)
+            for p in positions:
+                for slot in step.dead:
+                    rows[p][slot] = None
+
+    def _run_op(self, ready: ReadyProgram, step: ReadyStep, row: list[Any], position: int) -> None:
+        _store(ready, step, row, self._computed(step, row, position))
+
+    def _run_exchange(self, ready: ReadyProgram, number: int, rows: Rows, positions: Sequence[int]) -> None:
+        step, exchange = ready.steps[number], self.exchanges
+        communicates = step.step.communicates
+        # a step of a single device, as to read its position, may run more often than on other devices
+        self.exchanges += communicates
+        with self._recorded(ready, number, positions, exchange if communicates else NO_EXCHANGE):
+            for p, results in self._exchange(step, rows, positions, exchange):
+                self._tried(step, rows, p, _store, ready, step, rows[p], results)
+
+    def _run_rounds(self, step: ReadyStep, rows: Rows, positions: Sequence[int]) -> None:
+        """Run a step of control flow, and store its results in the program."""
+        assert step.flow is not None
+        failed, flows = self.failed, {p: step.flow(rows[p]) for p in positions}
+        memories = self._memories_of(positions)
+        before: dict[int, Any] = {}  # the values of the last round, whose carry is in use
+        stacks = {p: () if p in failed else self._tried(step, rows, p, flow.begin) or () for p, flow in flows.items()}
+        for p, memory in memories:
+            memory.hold(stacks[p])
+        while True:
+            rounds = {p: self._tried(step, rows, p, flow.next, p in failed) for p, flow in flows.items()}
+            for p, flow in flows.items():
+                if rounds[p] is None and p in failed:  # perhaps only now
+                    rounds[p] = flow.next(True)
+            body = next((step.bodies[found[0]] for found in rounds.values() if found is not None), None)
+            if body is None:
+                break
+            inner: list[list[Any]] = [[]] * len(rows)
+            for p in positions:  # no other list keeps the inputs: the body drops each after its last use
+                inner[p] = _with_room(body, rounds.pop(p)[1])
+            for p, memory in memories:
+                memory.hold(inner[p])
+                memory.let_go(before.get(p, ()))
+                before[p] = inner[p]
+            self._run_body(body, inner, positions)
+            for p, flow in flows.items():
+                self._tried(step, rows, p, flow.take, [inner[p][k] for k in body.program.outputs], p in failed)
+        for p, flow in flows.items():
+            if p not in failed:
+                for slot, result in zip(step.results, flow.results(), strict=True):
+                    rows[p][slot] = result
+        for p, memory in memories:
+            memory.hold(() if p in failed else [rows[p][slot] for slot in step.results])
+            memory.let_go(before.get(p, ()))
+            memory.let_go(stacks[p])
+
+    def _tried(self, step: ReadyStep, rows: Rows, position: int, does: Callable[..., Any], *args: Any) -> Any:
+        """The result of a call; None if it raises: then the device fails."""
+        try:
+            return does(*args)
+        except Exception as error:
+            self._fail(step, rows, position, error)
+            return None
+
+    def _memories_of(self, positions: Sequence[int]) -> list[tuple[int, Memory]]:
+        return [(p, self._memories[p]) for p in positions] if self._memories else []
+
+    def _recorded(self, ready: ReadyProgram, number: int, positions: Sequence[int], exchange: int = NO_EXCHANGE) -> Any:
+        """A block that is a step of a program on the devices at these positions."""
+        if not self.recordings:
+            return _UNRECORDED
+        recorded = contextlib.ExitStack()
+        for p in positions:
+            recorded.enter_context(self.recordings[p].step(ready.program.number, number, exchange))
+        return recorded
+
+
+def _with_room(ready: ReadyProgram, inputs: Sequence[Any]) -> list[Any]:
+    """The values of a program before it runs: its inputs come first; none if the device has failed."""
+    return [*inputs, *[None] * (ready.size - len(inputs))]
+
+
+def _store(ready: ReadyProgram, step: ReadyStep, row: list[Any], results: Sequence[Any]) -> None:
+    """Put the results of a step into their slots."""
+    if ready.program.checks_nans and not step.step.op.startswith(_UNWRITTEN):
+        for x in results:
+            check_nans(step.step.op, x)
+    for slot, result in zip(step.results, results, strict=False):
+        if slot >= 0:
+            row[slot] = result
+
+
+def check_nans(op: str, x: Any) -> None:
+    """Raise FloatingPointError if a tensor has a NaN."""
+    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) and bool(torch.isnan(x).any()):
+        raise FloatingPointError(f"invalid value (nan) encountered in {op}: {int(torch.isnan(x).sum())} of {x.numel()}")
