@@ -19,8 +19,8 @@ from tinyshard.runtime.failure import Failure, gone
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.device_code import CHECK_STEPS, code_of, device_code
 from tinyshard.runtime.worker.executor import make_ready
-from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.steps import Steps
+from tinyshard.runtime.worker.values import Memory
 
 MESH = ts.AbstractMesh((2,), "d")
 NUMBER = 7

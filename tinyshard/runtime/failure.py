@@ -25,8 +25,7 @@ CODE_FILE = "<device code of program"
 _LIBC = ctypes.CDLL(None)
 _MAX_FRAMES = 4
 _OWN_LOOP = (
-    "loop.py", "steps.py", "one_by_one.py", "recording.py", "local.py", "lockstep.py", "executor.py", "memory.py",
-    "values.py",
+    "loop.py", "steps.py", "one_by_one.py", "recording.py", "local.py", "lockstep.py", "executor.py", "values.py",
 )  # fmt: skip
 _RUNTIME = str(Path(__file__).resolve().parent) + os.sep
 _FOLDERS = (

@@ -1,8 +1,9 @@
-"""Forks by user code (os.fork, multiprocessing): the child closes its copies of the pool's sockets and shared memory.
+"""Descriptors: those that a child closes which user code forks, and those of the standard streams.
 
-Otherwise the child's sockets would keep the workers alive after the controller is killed, its exit would end them, and
-its mapping would keep the shared memory. The child has one thread and copies of all locks, some held by threads that it
-does not have. So code that runs in it does not acquire locks, or read data that another thread may have been changing.
+A child of os.fork or multiprocessing closes its copies of the pool's sockets and shared memory. Otherwise its sockets
+would keep the workers alive after the controller is killed, its exit would end them, and its mapping would keep the
+shared memory. The child has one thread and copies of all locks, some held by threads that it does not have. So code
+that runs in it does not acquire locks, or read data that another thread may have been changing.
 """
 
 from __future__ import annotations
@@ -69,6 +70,18 @@ def _abandon_all() -> None:
             owner.abandon()
     _shared.clear()
     _keeping.clear()
+
+
+def open_standard_descriptors() -> None:
+    """Open the null device at those of 0, 1 and 2 that are closed, in this process and in those that it starts.
+
+    A process that is started with `2>&-` has no descriptor 2, and the next socket would get the number. Then output of
+    a C library to stderr would go into it, and a worker, whose stdout and stderr are a pipe, would lose the socket.
+    `sys.stdin`, `sys.stdout` and `sys.stderr` do not change: they are None if a stream was closed from the start.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest number that is free
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 if hasattr(os, "register_at_fork"):

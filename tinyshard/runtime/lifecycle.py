@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.torch_state import outside_trace
-from tinyshard.runtime import prepared
-from tinyshard.runtime.options import (
-    DEFAULT_DEVICES,
-    PLATFORMS,
-    RUNTIMES,
-    check_one_of,
-    count_of,
-    limit_of,
-)
-from tinyshard.runtime.standard_descriptors import open_standard_descriptors
+from tinyshard.runtime import options
+from tinyshard.runtime.forks import open_standard_descriptors
+from tinyshard.runtime.options import DEFAULT_DEVICES, PLATFORMS, RUNTIMES, check_one_of, count_of, limit_of
 from tinyshard.runtime.worker.kernels import LIBRARIES
 
 if TYPE_CHECKING:
@@ -98,11 +91,11 @@ def init(
         open_standard_descriptors()
     with outside_trace(), _choosing:  # a traced function may be the first to use the devices
         if address:
-            start = prepared.on_hosts(address, wanted, where, collectives, limit_nbytes)
+            start = options.on_hosts(address, wanted, where, collectives, limit_nbytes)
         elif where == "gpu":
-            start = prepared.on_gpus(wanted, collectives, limit_nbytes)
+            start = options.on_gpus(wanted, collectives, limit_nbytes)
         else:
-            start = prepared.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
+            start = options.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
         _end_runtime()  # only now: if the preparation fails, the existing devices stay
         _runtime = start()
     with outside_trace():

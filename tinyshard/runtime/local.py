@@ -32,8 +32,8 @@ from tinyshard.runtime.controller.remote_errors import error_of
 from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.lockstep import Lockstep
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
-from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.recording import Recording
+from tinyshard.runtime.worker.values import Memory
 
 
 class LocalRuntime:

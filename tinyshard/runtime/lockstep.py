@@ -16,9 +16,9 @@ from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, operands_of
-from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.one_by_one import OneByOne, Rows
 from tinyshard.runtime.worker.recording import Recording
+from tinyshard.runtime.worker.values import Memory
 
 
 class Lockstep(OneByOne):

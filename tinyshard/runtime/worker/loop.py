@@ -27,10 +27,9 @@ from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
-from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.recording import Recording
 from tinyshard.runtime.worker.steps import Steps
-from tinyshard.runtime.worker.values import Values, meta_of
+from tinyshard.runtime.worker.values import Memory, Values, meta_of
 
 _LIBC = ctypes.CDLL(None)
 # after this time without a message (as decaying allocators do) a device returns memory that it keeps for reuse

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
-from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.recording import NO_EXCHANGE, Recording
+from tinyshard.runtime.worker.values import Memory
 
 Rows = Sequence[list[Any]]  # by position of a device, the values of a program
 _UNRECORDED = contextlib.nullcontext()

@@ -23,8 +23,8 @@ from tinyshard.runtime.failure import CODE_FILE, NO_MEMORY, Failure, failure_of,
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.device_code import code_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, operands_of
-from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.one_by_one import OneByOne, Rows
+from tinyshard.runtime.worker.values import Memory
 
 
 class _Stop(Exception):
