@@ -137,8 +137,8 @@ RUNTIME = (
     Fault(
         "the user gets the devices' own memory in place of a copy",
         "tinyshard/runtime/local.py",
-        "return {d: self._stores[d][buffer.number].clone() for d in device_ids}",
-        "return {d: self._stores[d][buffer.number] for d in device_ids}",
+        "return {d: self._values[d].by_number[buffer.number].clone() for d in device_ids}",
+        "return {d: self._values[d].by_number[buffer.number] for d in device_ids}",
         ("tests/unit/test_values_of_ones_own.py::test_to_write_into_what_device_get_gives_changes_no_array",),
     ),
     Fault(
