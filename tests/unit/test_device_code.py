@@ -15,7 +15,7 @@ from tinyshard.core.effects import EFFECT
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Group, PeerLostError, Perform
-from tinyshard.runtime.failure import Failure, gone
+from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.device_code import CHECK_STEPS, code_of, device_code
 from tinyshard.runtime.worker.executor import make_ready
@@ -182,11 +182,13 @@ def test_a_call_before_the_cancelled_one_is_not_touched() -> None:
 
 
 def lose_and_raise(control: CallControl) -> None:
-    control.lose(gone(1, "killed"))
+    control.lose(Failure(1, lost="killed"))
     raise PeerLostError("a device of the exchange is lost")
 
 
-@pytest.mark.parametrize(("at", "act", "begun"), [(2, lose_and_raise, 3), (1, lambda c: c.lose(gone(1, "killed")), 2)])
+@pytest.mark.parametrize(
+    ("at", "act", "begun"), [(2, lose_and_raise, 3), (1, lambda c: c.lose(Failure(1, lost="killed")), 2)]
+)
 def test_after_a_peer_is_lost_no_exchange_begins(at: int, act: Act, begun: int) -> None:
     ran = both(chain(), X, {at: act})
     assert [lost for _, _, lost, _, _ in ran.said] == ["killed"] and len(ran.exchanges) == begun

@@ -44,15 +44,15 @@ class Failure:
         call: the op and its arguments: "aten.gather.default(f32[2, 4], 1, i64[2, 4])".
         error: "RuntimeError: index 9 is out of bounds".
         frames: the device's frames inside the runtime's loop, outermost first.
-        lost: how the device's process ended; empty if it is alive.
+        lost: how the device's process ended, for the calls that it had not finished; empty if it is alive.
         interrupt: the line at which the call was cancelled; empty if it was not.
         line: the user's line that called the op; None where that is the line that dispatched the call.
     """
 
     device: int = field(compare=False)
-    call: str
-    error: str
-    frames: str
+    call: str = ""
+    error: str = ""
+    frames: str = ""
     lost: str = ""
     interrupt: str = ""
     line: Any = None
@@ -87,16 +87,6 @@ def short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(short, value))}]"
     return repr(value)
-
-
-def gone(device: int, lost: str) -> Failure:
-    """The failure of every call that a lost device had not finished."""
-    return Failure(device, "", "", "", lost)
-
-
-def interrupted(device: int, by: str) -> Failure:
-    """The failure, on a device, of every call that an interrupt at line `by` has cancelled."""
-    return Failure(device, "", "", "", interrupt=by)
 
 
 def is_out_of_memory(failure: Failure) -> bool:

@@ -26,15 +26,8 @@ class Shared(Protocol):
         """In the child: close them, without a message to the peer. Acquires no lock."""
 
 
-class Keeping(Protocol):
-    """An object with memory that a child must get its own copy of."""
-
-    def prepare_for_fork(self) -> None:
-        """In the parent: called before it forks."""
-
-
 _shared: weakref.WeakSet[Shared] = weakref.WeakSet()
-_keeping: weakref.WeakSet[Keeping] = weakref.WeakSet()
+_before: weakref.WeakSet[Any] = weakref.WeakSet()
 _held_off = threading.RLock()
 
 
@@ -53,14 +46,14 @@ def abandon_in_child(owner: Shared) -> None:
         _shared.add(owner)
 
 
-def prepare_before_fork(owner: Keeping) -> None:
-    """Call `owner.prepare_for_fork()` each time before this process forks."""
+def prepare_before_fork(owner: Any) -> None:
+    """Call `owner.prepare_for_fork()` each time before this process forks: a child must get its own copy of memory."""
     with _held_off:
-        _keeping.add(owner)
+        _before.add(owner)
 
 
 def _prepare_all() -> None:
-    for owner in list(_keeping):
+    for owner in list(_before):
         owner.prepare_for_fork()
 
 
@@ -69,7 +62,7 @@ def _abandon_all() -> None:
         with contextlib.suppress(OSError):
             owner.abandon()
     _shared.clear()
-    _keeping.clear()
+    _before.clear()
 
 
 def open_standard_descriptors() -> None:

@@ -227,25 +227,9 @@ def device_count() -> int:
     return len(current().devices)
 
 
-def worker_host(device: int) -> str | None:
-    """The address of the machine on which a device's worker runs; None for this one."""
-    return _runtime.host(device) if _runtime is not None and device < len(_runtime.devices) else None
+def _runtime_of(device: Device) -> ProcessPool | LocalRuntime | None:
+    """The current runtime if it has this device, which may be an abstract one."""
+    return _runtime if _runtime is not None and device.id < len(_runtime.devices) else None
 
 
-def worker_pid(device: int) -> int | None:
-    """The process id of a device's worker, or None if it does not have a process."""
-    if _runtime is None or device >= len(_runtime.devices):
-        return None
-    return _runtime.pid(device)
-
-
-def memory_stats(device: int) -> dict[str, int] | None:
-    """The memory that a device holds; None if it is not counted, or the device does not exist."""
-    if _runtime is None or device >= len(_runtime.devices):
-        return None
-    return _runtime.memory_stats(device)
-
-
-Device._worker_pid = staticmethod(worker_pid)
-Device._memory_stats = staticmethod(memory_stats)
-Device._worker_host = staticmethod(worker_host)
+Device._runtime_of = staticmethod(_runtime_of)

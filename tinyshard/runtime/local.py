@@ -53,7 +53,7 @@ class LocalRuntime:
         self._numbers = itertools.count(1)
         self._buffers = Buffers()
         self._memories = [] if limit_nbytes is None else [Memory(limit_nbytes) for _ in self.devices]
-        memories = self._memories or [None] * count
+        memories: list[Memory | None] = [*self._memories] or [None] * count
         self._values = [Values(device, None, None, memory) for device, memory in enumerate(memories)]
         self._programs: dict[int, ReadyProgram] = {}
         self._watched = Watched()  # these programs

@@ -141,7 +141,7 @@ class Waiting:
         if completions is None:
             return False
         dispatcher.ring()
-        if not completions.wait(known.needs, dispatcher.calls.has_recorded, within_s):
+        if not completions.wait(known.needs, dispatcher.calls.record_progress, within_s):
             return False
         self.print_output()
         return True

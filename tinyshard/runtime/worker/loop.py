@@ -142,7 +142,7 @@ class Worker:
             ready = self._programs[program] = self._steps.joined(ready)
         self._called.add(program)
         if not control.enter(number):
-            skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
+            skipped = Failure(self._device, error="the call was skipped")  # the controller knows why
             values.update(dict.fromkeys(outputs, skipped))
         elif failed or ready.function is None or number <= control.cancelled_upto or self._steps.recordings:
             self._run(number, ready, operands, outputs, failed)
