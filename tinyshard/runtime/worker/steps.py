@@ -57,7 +57,6 @@ class Steps(OneByOne):
         call_control: CallControl,
         fail: Callable[[int, Failure], object],
         place: torch.device | None,
-        *,
         has_arena: bool,
         memory: Memory | None = None,
     ) -> None:
