@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
@@ -13,6 +12,7 @@ from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Put, Re
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.refs import Buffers, Watch, Watched, by_devices
 from tinyshard.runtime.failure import Failure
+from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.control_block import LOG_NBYTES
 from tinyshard.runtime.shm.log import LARGEST_RECORD_NBYTES, CallLog, Placement
 
@@ -62,14 +62,14 @@ class Deliveries:
         calls: the links, and the calls that were sent.
         buffers: the values that are in use or released.
         log: carries messages to devices that share memory with this process; None if sockets carry them.
-        lend: called with a block of shared memory and a device, before the device is sent the block.
+        arena: the memory that these devices share, of which they are lent blocks.
     """
 
-    def __init__(self, calls: Calls, buffers: Buffers, log: CallLog | None, lend: Callable[[Any, int], object]) -> None:
+    def __init__(self, calls: Calls, buffers: Buffers, log: CallLog | None, arena: Arena | None) -> None:
         self._calls = calls
         self._buffers = buffers
         self._log = log
-        self._lend = lend
+        self._arena = arena
         self._programs = Watched()
 
     @property
@@ -175,12 +175,12 @@ class Deliveries:
             self._note_run(item.run)
         if isinstance(item, Put):
             for device, (_, place) in item.blocks.items():
-                if place is not None and not links[device].lost:
-                    self._lend(place, device)
+                if place is not None and self._arena is not None and not links[device].lost:
+                    self._arena.lend(place, device)
         elif isinstance(item, Request):
             for device in item.waiting:
-                if item.lent is not None and not links[device].lost:
-                    self._lend(item.lent[1], device)
+                if item.lent is not None and self._arena is not None and not links[device].lost:
+                    self._arena.lend(item.lent[1], device)
                 links[device].asked[item.number] = item
                 if links[device].lost:
                     links[device].fail_asked()

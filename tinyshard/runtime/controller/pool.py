@@ -29,8 +29,6 @@ from tinyshard.runtime.controller.waiting import Waiting
 from tinyshard.runtime.launch import forkserver
 from tinyshard.runtime.launch.local import Forked, Starter
 from tinyshard.runtime.shm import allocator
-from tinyshard.runtime.shm.completion import Completions
-from tinyshard.runtime.shm.log import CallLog
 
 # an idle device answers within this time: one that does not is busy
 READY_WITHIN_S = 0.02
@@ -71,20 +69,16 @@ class ProcessPool(Reading):
         self._buffers = Buffers()
         self._known_ops: set[str] = set()  # of ops that may not be torch's own
         self._arena = allocator.of_controller(count) if collectives == "shared" else None
-        self._completions = None if self._arena is None else Completions(self._arena.control)
-        if self._arena is not None and self._completions is not None:
-            descriptors = {"arena": self._arena.fd, "bell": self._completions.bell}
-            log = CallLog(self._arena.control)
-            self._dispatcher = Dispatcher(self._buffers, self._completions, log, self._arena.lend)
-        else:
-            descriptors = {}
-            self._dispatcher = Dispatcher(self._buffers)
+        self._dispatcher = Dispatcher(self._buffers, self._arena)
+        self._completions = self._dispatcher.completions
         try:
+            shared = -1 if self._arena is None else self._arena.fd
+            bell = -1 if self._completions is None else self._completions.bell
             self._starter = starter or Forked(
-                forkserver.start(), count, collectives, gpus=gpus, limit_nbytes=limit_nbytes, **descriptors
+                forkserver.start(), count, collectives, shared, gpus=gpus, bell=bell, limit_nbytes=limit_nbytes
             )
             self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
-            self._waiting = Waiting(self._dispatcher, self._completions, platform, self._starter.why_silent)
+            self._waiting = Waiting(self._dispatcher, platform, self._starter.why_silent)
             self._stop_watching_cells = after_interrupted_cells(self.cancel)
             atexit.register(self.shutdown)
         except BaseException:  # Ctrl-C, for one: no caller gets a pool that it could shut down
