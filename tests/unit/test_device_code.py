@@ -19,6 +19,7 @@ from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.device_code import CHECK_STEPS, code_of, device_code
 from tinyshard.runtime.worker.executor import make_ready
+from tinyshard.runtime.worker.flow import Scan
 from tinyshard.runtime.worker.steps import Steps
 from tinyshard.runtime.worker.values import Memory
 
@@ -117,6 +118,7 @@ def steps_of_sgd(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
 
 
 SQUARE, SMALL = ts.ShapeDtypeStruct((4, 4), torch.float32), ts.ShapeDtypeStruct((4,), torch.float32)
+INDICES = ts.ShapeDtypeStruct((5, 4, 4), torch.int64)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "products": (lambda x, w: torch.tanh(x @ w).sum(0) * 2 + 1, [rows(8, 4), SQUARE]),
     "several results": (lambda x: (*x.topk(2, 1), *torch.var_mean(x, 1)), [rows(8, 4)]),
@@ -217,6 +219,15 @@ def test_a_loop_that_fails_or_is_cancelled_in_a_round_exchanges_zeros_in_the_oth
     for act in (raises, lambda control: control.cancel(NUMBER, frozenset(), "line 3"))[: 1 if k == 2 else 2]:
         ran = both(program, operands, {k: act})
         assert len(ran.exchanges) == 3 and all(x == [ZERO] for _, _, x in ran.exchanges[k + 1 :])
+
+
+def test_a_loop_without_exchanges_ends_when_a_round_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, begin_round = [], Scan.next
+    monkeypatch.setattr(Scan, "next", lambda flow, failed: rounds.append(failed) or begin_round(flow, failed))
+    program, operands = program_of(lambda x, k: ts.lax.scan(lambda c, i: (c.gather(0, i), c), x, k)[0], SQUARE, INDICES)
+    operands[1] = torch.full((5, 4, 4), 9)
+    ((call, error, *_),) = both(program, operands).said
+    assert call.startswith("aten.gather") and "out of bounds" in error and rounds == [False, True] * 2
 
 
 def test_an_op_that_no_worker_has_is_the_error_of_each_call() -> None:

@@ -18,7 +18,7 @@ from tinyshard.profiler.joining import joined
 from tinyshard.profiler.perfetto import trace_events
 from tinyshard.profiler.summary import held_up, summary_of
 from tinyshard.profiler.timeline import bars_of, timeline_html
-from tinyshard.runtime.worker.recording import FIELDS, Recording
+from tinyshard.runtime.worker.recording import FIELDS, NO_EXCHANGE, Recording
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -181,8 +181,7 @@ def test_a_full_buffer_drops_the_older_half_and_counts_it() -> None:
     recording = Recording(most=10)
     recording.begin(7)
     for k in range(25):
-        with recording.step(1, k):
-            pass
+        recording.note(1, k, NO_EXCHANGE, 0)
     taken, dropped = recording.taken()
     kept = array("q")
     kept.frombytes(taken)

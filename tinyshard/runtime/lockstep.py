@@ -45,9 +45,10 @@ class Lockstep(OneByOne):
         memories: Sequence[Memory],
         recordings: Sequence[Recording],
     ) -> None:
-        super().__init__({p: memories[device] for p, device in enumerate(run.devices) if memories})
+        super().__init__({p: memories[device] for p, device in enumerate(run.devices)} if memories else {})
         self.failed = failed
-        self.recordings = {p: recordings[device] for p, device in enumerate(run.devices) if recordings}
+        if recordings:
+            self.recordings = {p: recordings[device] for p, device in enumerate(run.devices)}
         self.effects = Effects(ready.program.effects, run.devices)
         self._run = run
         self._handed = handed
@@ -97,8 +98,8 @@ class Lockstep(OneByOne):
                 for p in group:
                     self._handed[request.devices[p]].append(note)
             assert does.form is not None
-            wholes = [does.form(torch.stack(parts), **params) for parts in zip(*operands, strict=True)]
-            results.update({p: [whole[k] for whole in wholes] for k, p in enumerate(group)})
+            wholes = [does.form(torch.stack(parts), **params).unbind(0) for parts in zip(*operands, strict=True)]
+            results.update(zip(group, zip(*wholes, strict=True), strict=True))
         return results
 
     def _fail(self, step: ReadyStep, rows: Rows, position: int, error: Exception) -> None:

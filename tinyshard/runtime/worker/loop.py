@@ -7,7 +7,6 @@ shared memory, or now and then sends, which calls it has finished.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import socket
 import time
@@ -28,7 +27,7 @@ from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
-from tinyshard.runtime.worker.recording import Recording
+from tinyshard.runtime.worker.recording import CALL, NO_EXCHANGE, Recording
 from tinyshard.runtime.worker.steps import Steps
 from tinyshard.runtime.worker.values import Memory, Values, meta_of
 
@@ -256,9 +255,12 @@ class Worker:
             steps.go_on(ready, values, why)
         else:
             self._prepare(number, ready, why)
-            recording = steps.recordings.get(0)
-            with recording.call(number, ready.program.number) if recording else contextlib.nullcontext():
-                steps.run(ready, values)
+            recording, start_ns = steps.recordings.get(0), time.monotonic_ns()
+            if recording is not None:
+                recording.begin(number)
+            steps.run(ready, values)
+            if recording is not None:
+                recording.note(ready.program.number, CALL, NO_EXCHANGE, start_ns)
         if self.place is not None and not steps.failed:
             self._wait_for_gpu(ready)
         failed = steps.failure

@@ -7,18 +7,18 @@ wait for it.
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
+from tinyshard.runtime.worker.flow import Flow
 from tinyshard.runtime.worker.recording import NO_EXCHANGE, Recording
 from tinyshard.runtime.worker.values import Memory
 
 Rows = Sequence[list[Any]]  # by position of a device, the values of a program
-_UNRECORDED = contextlib.nullcontext()
 # ops whose results are not written yet
 _UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.resize")
 
@@ -91,8 +91,7 @@ class OneByOne:
             else:
                 for p in positions:
                     if p not in self.failed:
-                        with self._recorded(ready, number, [p]):
-                            self._tried(step, rows, p, self._run_op, ready, step, rows[p], p)
+                        self._run_op(ready, number, rows, p)
             for p, memory in memories:
                 if step.flow is None and p not in self.failed:  # one that has failed keeps nothing
                     memory.hold(rows[p][slot] for slot in step.results if slot >= 0)
@@ -102,17 +101,27 @@ class OneByOne:
                 for slot in step.dead:
                     rows[p][slot] = None
 
-    def _run_op(self, ready: ReadyProgram, step: ReadyStep, row: list[Any], position: int) -> None:
-        _store(ready, step, row, self._computed(step, row, position))
+    def _run_op(self, ready: ReadyProgram, number: int, rows: Rows, position: int) -> None:
+        step, start_ns = ready.steps[number], time.monotonic_ns() if self.recordings else 0
+        try:
+            _store(ready, step, rows[position], self._computed(step, rows[position], position))
+        except Exception as error:
+            self._fail(step, rows, position, error)
+        if self.recordings:
+            self.recordings[position].note(ready.program.number, number, NO_EXCHANGE, start_ns)
 
     def _run_exchange(self, ready: ReadyProgram, number: int, rows: Rows, positions: Sequence[int]) -> None:
-        step, exchange = ready.steps[number], self.exchanges
+        step, start_ns, exchange = ready.steps[number], time.monotonic_ns(), self.exchanges
         communicates = step.step.communicates
         # a step of a single device, as to read its position, may run more often than on other devices
         self.exchanges += communicates
-        with self._recorded(ready, number, positions, exchange if communicates else NO_EXCHANGE):
-            for p, results in self._exchange(step, rows, positions, exchange):
-                self._tried(step, rows, p, _store, ready, step, rows[p], results)
+        for p, results in self._exchange(step, rows, positions, exchange):
+            try:
+                _store(ready, step, rows[p], results)
+            except Exception as error:
+                self._fail(step, rows, p, error)
+        for p in positions if self.recordings else ():
+            self.recordings[p].note(ready.program.number, number, exchange if communicates else NO_EXCHANGE, start_ns)
 
     def _run_rounds(self, step: ReadyStep, rows: Rows, positions: Sequence[int]) -> None:
         """Run a step of control flow, and store its results in the program."""
@@ -123,24 +132,18 @@ class OneByOne:
         stacks = {p: () if p in failed else self._tried(step, rows, p, flow.begin) or () for p, flow in flows.items()}
         for p, memory in memories:
             memory.hold(stacks[p])
-        while True:
-            rounds = {p: self._tried(step, rows, p, flow.next, p in failed) for p, flow in flows.items()}
-            for p, flow in flows.items():
-                if rounds[p] is None and p in failed:  # perhaps only now
-                    rounds[p] = flow.next(True)
-            body = next((step.bodies[found[0]] for found in rounds.values() if found is not None), None)
-            if body is None:
-                break
-            inner: list[list[Any]] = [[]] * len(rows)
-            for p in positions:  # no other list keeps the inputs: the body drops each after its last use
-                inner[p] = _with_room(body, rounds.pop(p)[1])
+        inner: list[list[Any]] = [[] for _ in rows]  # the values of a round's body
+        while (body := self._next_round(step, rows, flows, inner)) is not None:
             for p, memory in memories:
                 memory.hold(inner[p])
                 memory.let_go(before.get(p, ()))
                 before[p] = inner[p]
             self._run_body(body, inner, positions)
             for p, flow in flows.items():
-                self._tried(step, rows, p, flow.take, [inner[p][k] for k in body.program.outputs], p in failed)
+                try:
+                    flow.take([inner[p][slot] for slot in body.program.outputs], p in failed)
+                except Exception as error:
+                    self._fail(step, rows, p, error)
         for p, flow in flows.items():
             if p not in failed:
                 for slot, result in zip(step.results, flow.results(), strict=True):
@@ -149,6 +152,22 @@ class OneByOne:
             memory.hold(() if p in failed else [rows[p][slot] for slot in step.results])
             memory.let_go(before.get(p, ()))
             memory.let_go(stacks[p])
+
+    def _next_round(
+        self, step: ReadyStep, rows: Rows, flows: Mapping[int, Flow], inner: list[list[Any]]
+    ) -> ReadyProgram | None:
+        """The body of the next round, whose inputs become the first of its values in `inner`; None at the end."""
+        body = None
+        for p, flow in flows.items():
+            try:
+                following = flow.next(p in self.failed)
+            except Exception as error:
+                self._fail(step, rows, p, error)
+                following = flow.next(True)
+            if following is not None:
+                body = step.bodies[following[0]]
+                inner[p] = [*following[1], *[None] * (body.size - len(following[1]))]
+        return body
 
     def _tried(self, step: ReadyStep, rows: Rows, position: int, does: Callable[..., Any], *args: Any) -> Any:
         """The result of a call; None if it raises: then the device fails."""
@@ -160,20 +179,6 @@ class OneByOne:
 
     def _memories_of(self, positions: Sequence[int]) -> list[tuple[int, Memory]]:
         return [(p, self._memories[p]) for p in positions] if self._memories else []
-
-    def _recorded(self, ready: ReadyProgram, number: int, positions: Sequence[int], exchange: int = NO_EXCHANGE) -> Any:
-        """A block that is a step of a program on the devices at these positions."""
-        if not self.recordings:
-            return _UNRECORDED
-        recorded = contextlib.ExitStack()
-        for p in positions:
-            recorded.enter_context(self.recordings[p].step(ready.program.number, number, exchange))
-        return recorded
-
-
-def _with_room(ready: ReadyProgram, inputs: Sequence[Any]) -> list[Any]:
-    """The values of a program before it runs: its inputs come first; none if the device has failed."""
-    return [*inputs, *[None] * (ready.size - len(inputs))]
 
 
 def _store(ready: ReadyProgram, step: ReadyStep, row: list[Any], results: Sequence[Any]) -> None:

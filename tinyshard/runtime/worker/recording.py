@@ -1,7 +1,8 @@
 """The records of a device while a trace is on: each step of its programs, with its start and its end.
 
-    with recording.step(program, step, exchange):
-        ...                     a step, which `one_by_one` runs; no program's function is called meanwhile
+    recording.begin(call)                                a call starts
+    recording.note(program, step, exchange, start_ns)    a step ends, which `one_by_one` has run: no program's function
+                                                         is called while a trace is on
 
 A record is a row of six ints in a bounded buffer:
 
@@ -16,10 +17,8 @@ follows from the records of all devices (`tinyshard.profiler`).
 
 from __future__ import annotations
 
-import contextlib
 import time
 from array import array
-from collections.abc import Iterator
 
 import torch
 
@@ -55,24 +54,12 @@ class Recording:
         """Start a call: the following steps belong to it."""
         self._call = number
 
-    @contextlib.contextmanager
-    def call(self, number: int, program: int) -> Iterator[None]:
-        """A block that records a call."""
-        self.begin(number)
-        with self.step(program, CALL):
-            yield
-
-    @contextlib.contextmanager
-    def step(self, program: int, step: int, exchange: int = NO_EXCHANGE) -> Iterator[None]:
-        """A block that records a step of the present call."""
-        start_ns = time.monotonic_ns()
-        try:
-            yield
-        finally:
-            if self._place is not None:
-                torch.cuda.synchronize(self._place)
-            self._rows.extend((self._call, program, step, exchange, start_ns, time.monotonic_ns()))
-            if len(self._rows) > self._most * FIELDS:
-                half = self._most // 2
-                del self._rows[: half * FIELDS]
-                self.dropped += half
+    def note(self, program: int, step: int, exchange: int, start_ns: int) -> None:
+        """Record a step of the present call, which ends now."""
+        if self._place is not None:
+            torch.cuda.synchronize(self._place)
+        self._rows.extend((self._call, program, step, exchange, start_ns, time.monotonic_ns()))
+        if len(self._rows) > self._most * FIELDS:
+            half = self._most // 2
+            del self._rows[: half * FIELDS]
+            self.dropped += half

@@ -221,5 +221,6 @@ class Steps(OneByOne):
 
     def note(self, failure: Failure) -> None:
         """Note the failure of the call."""
-        self.failed, self.failure = {0}, failure
+        self.failure = failure
+        self.failed.add(0)
         self._note_failed(self.number, failure)
