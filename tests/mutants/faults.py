@@ -137,8 +137,8 @@ RUNTIME = (
     Fault(
         "the user gets the devices' own memory in place of a copy",
         "tinyshard/runtime/local.py",
-        "return {d: self._stores[d][buffer.number].clone() for d in device_ids}",
-        "return {d: self._stores[d][buffer.number] for d in device_ids}",
+        "return {d: self._values[d].by_number[buffer.number].clone() for d in device_ids}",
+        "return {d: self._values[d].by_number[buffer.number] for d in device_ids}",
         ("tests/unit/test_values_of_ones_own.py::test_to_write_into_what_device_get_gives_changes_no_array",),
     ),
     Fault(
@@ -181,7 +181,7 @@ RUNTIME = (
     ),
     Fault(
         "a mean over devices is divided by the number of the others",
-        "tinyshard/runtime/collectives/reduction.py",
+        "tinyshard/runtime/collectives/several.py",
         "np.divide(target, len(parts), out=target)",
         "np.divide(target, len(parts) - 1, out=target)",
         ("tests/unit/test_reduction.py::test_members_are_combined_one_after_the_other",),

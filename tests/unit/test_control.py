@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tinyshard.runtime.collectives.base import PeerLostError
-from tinyshard.runtime.failure import gone
+from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.worker.control import CallControl
 
 
@@ -41,7 +41,7 @@ def test_no_call_starts_while_it_is_frozen_and_then_those_that_are_left_out_do_n
 
 
 def test_an_error_is_told_from_a_lost_peer_by_its_type_not_its_words() -> None:
-    call_control, lost = CallControl(), gone(3, "killed")
+    call_control, lost = CallControl(), Failure(3, lost="killed")
     with ThreadPoolExecutor(2) as loop:
         other = loop.submit(call_control.why_broken, ValueError("the file gloo.txt is not there"))
         assert other.result(5) is None

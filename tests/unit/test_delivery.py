@@ -36,7 +36,7 @@ class Connection:
 def test_a_program_is_sent_with_its_first_call_whose_message_was_sent_and_dropped_with_its_last_reference():
     calls = Calls()
     calls.links.extend([Connection(), Connection()])
-    deliveries = Deliveries(calls, Buffers(), None, lambda block, device: None)
+    deliveries = Deliveries(calls, Buffers(), None, None)
     builder = Builder((0, 1), (2,))
     x = builder.input(ShapedType((2,), torch.float32))
     program = builder.finish([x])
@@ -66,7 +66,7 @@ def test_blocks_that_would_fill_the_log_go_by_the_sockets(count, nbytes):
     memory = np.zeros(control_block.nbytes(count), np.uint8)
     control_block.initialise(memory, count)
     control = control_block.ControlBlock(memory, count)
-    deliveries = Deliveries(calls, Buffers(), CallLog(control), lambda block, device: None)
+    deliveries = Deliveries(calls, Buffers(), CallLog(control), None)
     block = torch.zeros(nbytes, dtype=torch.uint8)
     run = Run(1, tuple(range(count)), False, Where("here", 1), computes=False)
     item = Put(run, 1, dict.fromkeys(range(count), (block, None)))

@@ -11,15 +11,17 @@ from torch import Tensor
 
 import tinyshard as ts
 from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.effects import EFFECT
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Group, PeerLostError, Perform
-from tinyshard.runtime.failure import Failure, gone
+from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.device_code import CHECK_STEPS, code_of, device_code
 from tinyshard.runtime.worker.executor import make_ready
-from tinyshard.runtime.worker.memory import Memory
+from tinyshard.runtime.worker.flow import Scan
 from tinyshard.runtime.worker.steps import Steps
+from tinyshard.runtime.worker.values import Memory
 
 MESH = ts.AbstractMesh((2,), "d")
 NUMBER = 7
@@ -59,9 +61,8 @@ class Ran:
         control, self.failures = CallControl(), list[Failure]()
         communicator = Mirror(control, acts)
 
-        def fail(number: int, failure: Failure) -> Failure:
+        def fail(number: int, failure: Failure) -> None:
             self.failures.append(failure)
-            return failure
 
         steps = Steps(0, control, fail, None, has_arena=True)
         ready = make_ready(program, communicator=communicator, send=lambda site, blocks: None)
@@ -71,8 +72,9 @@ class Ran:
         values = [*operands, *[None] * (ready.size - len(operands))]
         operands.clear()
         control.enter(NUMBER)
-        steps.number = NUMBER
-        failed = steps.run(NUMBER, ready, values, None)
+        steps.begin(NUMBER, None)
+        steps.run(ready, values)
+        failed = steps.failure
         assert control.current is None and self.failures == ([failed] if failed else [])
         self.results = None if failed else [values[slot] for slot in program.outputs]
         self.exchanges = communicator.exchanges
@@ -116,6 +118,7 @@ def steps_of_sgd(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
 
 
 SQUARE, SMALL = ts.ShapeDtypeStruct((4, 4), torch.float32), ts.ShapeDtypeStruct((4,), torch.float32)
+INDICES = ts.ShapeDtypeStruct((5, 4, 4), torch.int64)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "products": (lambda x, w: torch.tanh(x @ w).sum(0) * 2 + 1, [rows(8, 4), SQUARE]),
     "several results": (lambda x: (*x.topk(2, 1), *torch.var_mean(x, 1)), [rows(8, 4)]),
@@ -182,11 +185,13 @@ def test_a_call_before_the_cancelled_one_is_not_touched() -> None:
 
 
 def lose_and_raise(control: CallControl) -> None:
-    control.lose(gone(1, "killed"))
+    control.lose(Failure(1, lost="killed"))
     raise PeerLostError("a device of the exchange is lost")
 
 
-@pytest.mark.parametrize(("at", "act", "begun"), [(2, lose_and_raise, 3), (1, lambda c: c.lose(gone(1, "killed")), 2)])
+@pytest.mark.parametrize(
+    ("at", "act", "begun"), [(2, lose_and_raise, 3), (1, lambda c: c.lose(Failure(1, lost="killed")), 2)]
+)
 def test_after_a_peer_is_lost_no_exchange_begins(at: int, act: Act, begun: int) -> None:
     ran = both(chain(), X, {at: act})
     assert [lost for _, _, lost, _, _ in ran.said] == ["killed"] and len(ran.exchanges) == begun
@@ -215,6 +220,15 @@ def test_a_loop_that_fails_or_is_cancelled_in_a_round_exchanges_zeros_in_the_oth
     for act in (raises, lambda control: control.cancel(NUMBER, frozenset(), "line 3"))[: 1 if k == 2 else 2]:
         ran = both(program, operands, {k: act})
         assert len(ran.exchanges) == 3 and all(x == [ZERO] for _, _, x in ran.exchanges[k + 1 :])
+
+
+def test_a_loop_without_exchanges_ends_when_a_round_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, begin_round = [], Scan.next
+    monkeypatch.setattr(Scan, "next", lambda flow, failed: rounds.append(failed) or begin_round(flow, failed))
+    program, operands = program_of(lambda x, k: ts.lax.scan(lambda c, i: (c.gather(0, i), c), x, k)[0], SQUARE, INDICES)
+    operands[1] = torch.full((5, 4, 4), 9)
+    ((call, error, *_),) = both(program, operands).said
+    assert call.startswith("aten.gather") and "out of bounds" in error and rounds == [False, True] * 2
 
 
 def test_an_op_that_no_worker_has_is_the_error_of_each_call() -> None:
@@ -266,6 +280,13 @@ def test_the_text_of_a_loop_is_one_line_and_then_the_functions_of_its_rounds() -
     assert body.count(" = all_reduce(v3)  # f32[4], axes=(0,), op='sum'\n") == 1 and " = aten_mul(v0, c0)" in body
 
 
+def test_the_text_says_what_a_name_is_that_stands_for_a_value_python_cannot_write() -> None:
+    program, operands = program_of(lambda x: x * complex(-0.0, 2.0), rows(8, 4))
+    text = device_code(program)
+    assert text.startswith("# k0 is (-0+2j)\n\ndef program(operands):\n") and " = aten_mul(v0, k0)" in text
+    assert both(program, operands).results is not None
+
+
 def test_steps_between_which_something_is_to_be_done_have_no_function() -> None:
     control = CallControl()
     limited = Steps(0, control, lambda number, failure: failure, None, has_arena=True, memory=Memory(1 << 20))
@@ -287,3 +308,14 @@ def test_there_is_a_check_before_much_work_and_before_many_steps() -> None:
 
     assert checks(ShapedType((4,), torch.float32), 3 * CHECK_STEPS - 1) == [CHECK_STEPS - 1, 2 * CHECK_STEPS - 1]
     assert checks(ShapedType((1 << 18,), torch.float32), 3) == [0, 1, 2]
+
+
+def test_steps_that_do_not_check_by_themselves_count_for_the_next_check() -> None:
+    meta, builder = ShapedType((4,), torch.float32), Builder((0, 1), (2,))
+    x = Value(builder.input(meta))
+    for _ in range(CHECK_STEPS // 2):
+        builder.emit(EFFECT, [[x], 0], {}, [])
+        (x,) = map(Value, builder.emit("aten.neg.default", [x], {}, [meta]))
+    before, _, after = code_of(builder.finish([x.number])).text.partition("    check()\n")
+    counts = [text.count("    effect") + text.count(" = aten_neg(") for text in (before, after)]
+    assert counts == [CHECK_STEPS - 1, 1]

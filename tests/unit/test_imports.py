@@ -54,15 +54,15 @@ LATE = {
     "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
     "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
     "tinyshard.runtime.lifecycle": {"tinyshard.runtime.launch.forkserver"},
-    "tinyshard.runtime.prepared": {
+    "tinyshard.runtime.options": {
         "tinyshard.runtime.controller.pool",
         "tinyshard.runtime.launch.forkserver",
         "tinyshard.runtime.launch.processors",
         "tinyshard.runtime.launch.hosts",
         "tinyshard.runtime.launch.remote_workers",
         "tinyshard.runtime.local",
+        "tinyshard.runtime.shm.probe",
     },
-    "tinyshard.runtime.options": {"tinyshard.runtime.shm.probe"},
     "tinyshard.runtime.worker.main": {"tinyshard.runtime.collectives.nccl"},
     "tinyshard.worker": {
         "tinyshard.runtime.launch.agent",

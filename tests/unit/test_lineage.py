@@ -8,7 +8,7 @@ import torch
 import tinyshard as ts
 from tinyshard.runtime.controller.lineage import Run, Where, add_check, ancestry, settle, users_line, users_line_of
 from tinyshard.runtime.controller.remote_errors import ending, remote_error
-from tinyshard.runtime.failure import failure_of, gone, short
+from tinyshard.runtime.failure import Failure, failure_of, short
 
 HERE = Where("<cell>", 2)
 
@@ -90,7 +90,9 @@ def test_equal_failures_are_said_once_and_different_ones_each():
 
 
 def test_a_device_that_is_gone_outweighs_what_its_peers_report():
-    error = remote_error({0: failed(0, "connection closed by peer"), 1: (gone(1, "killed by signal 9"), HERE)}, "cpu")
+    error = remote_error(
+        {0: failed(0, "connection closed by peer"), 1: (Failure(1, lost="killed by signal 9"), HERE)}, "cpu"
+    )
     assert type(error) is ts.DeviceLostError
     assert str(error).startswith("CPU 1 is gone: killed by signal 9")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -16,15 +16,15 @@ from tinyshard.runtime.shm.monitor import Monitor
 
 @pytest.fixture
 def memory():
-    """Shared by this process and its children: a new monitor of two conditions, and numbers."""
+    """Shared by this process and its children: a new monitor, and numbers."""
     pages = mmap.mmap(-1, 4096)
     whole = np.frombuffer(pages, np.uint8)
-    Monitor(whole[: monitor.nbytes(2)], 2, is_new=True)
+    Monitor(whole[: monitor.NBYTES], is_new=True)
     return whole
 
 
 def end_of(memory):
-    return Monitor(memory[: monitor.nbytes(2)], 2), memory[2048:].view(np.int64).data
+    return Monitor(memory[: monitor.NBYTES]), memory[2048:].view(np.int64).data
 
 
 def in_child(call):
@@ -54,7 +54,7 @@ def test_increments_of_many_processes_are_all_counted(memory):
 def test_a_process_that_sleeps_on_a_condition_is_woken(memory):
     def wait():
         state, words = end_of(memory)
-        state.wait_until(lambda: words[0] == 1, 1)
+        state.wait_until(lambda: words[0] == 1)
         os._exit(0 if words[0] == 1 else 3)
 
     pid = in_child(wait)
@@ -62,7 +62,7 @@ def test_a_process_that_sleeps_on_a_condition_is_woken(memory):
     time.sleep(0.05)
     with state:
         words[0] = 1
-    state.notify_all([1])
+    state.notify_all()
     assert os.waitpid(pid, 0)[1] == 0
 
 

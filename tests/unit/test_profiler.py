@@ -18,8 +18,7 @@ from tinyshard.profiler.joining import joined
 from tinyshard.profiler.perfetto import trace_events
 from tinyshard.profiler.summary import held_up, summary_of
 from tinyshard.profiler.timeline import bars_of, timeline_html
-from tinyshard.runtime.worker.executor import make_ready
-from tinyshard.runtime.worker.recording import FIELDS, Recording
+from tinyshard.runtime.worker.recording import FIELDS, NO_EXCHANGE, Recording
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -182,22 +181,12 @@ def test_a_full_buffer_drops_the_older_half_and_counts_it() -> None:
     recording = Recording(most=10)
     recording.begin(7)
     for k in range(25):
-        with recording.step(1, k):
-            pass
+        recording.note(1, k, NO_EXCHANGE, 0)
     taken, dropped = recording.taken()
     kept = array("q")
     kept.frombytes(taken)
     assert len(kept) // FIELDS + dropped == 25 and len(kept) <= 10 * FIELDS
     assert kept[2] == dropped and kept[-4] == 24, "the first that is kept, and the last"
-
-
-def test_a_program_is_recorded_in_a_form_of_its_own(traced: ts.profiler.Trace, mesh: ts.Mesh) -> None:
-    program = ts.jit(new_layer()).lower(torch.ones(2, 4), torch.ones(4, 6)).compile().program
-    ready, recording = make_ready(program), Recording()
-    plain = [s.call for s in ready.steps]
-    form = recording.of(ready)
-    assert recording.of(ready) is form and [s.call for s in ready.steps] == plain
-    assert all(a is not b.call for a, b in zip(plain, form.steps, strict=True))
 
 
 # ---- what comes of it -----------------------------------------------------------------------------------------------

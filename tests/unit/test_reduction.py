@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.extent import mostly_whole
-from tinyshard.runtime.collectives.reduction import PIECE_NBYTES, combine
+from tinyshard.runtime.collectives.several import PIECE_NBYTES, combine
 
 DTYPES = [
     torch.float32, torch.float64, torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8,

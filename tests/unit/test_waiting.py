@@ -17,16 +17,19 @@ def strike(*args):
 def test_ctrl_c_while_the_workers_start_cancels_what_was_called():
     posted = []
     started = SimpleNamespace(is_open=False, wait=strike)
-    dispatcher = SimpleNamespace(check_open=lambda: None, started=started, is_waited_for=False, post=posted.append)
+    dispatcher = SimpleNamespace(
+        completions=None, check_open=lambda: None, started=started, is_waited_for=False, post=posted.append
+    )
     with pytest.raises(KeyboardInterrupt):
-        Waiting(dispatcher, None, "cpu", str).open_dispatcher()
+        Waiting(dispatcher, "cpu", str).open_dispatcher()
     assert [type(item) for item in posted] == [Cancel]
 
 
 def test_lines_that_ctrl_c_keeps_from_being_printed_are_printed_by_the_next_wait(monkeypatch, capsys):
     printed = [(1, "b"), (0, "a"), (1, "c")]
-    dispatcher = SimpleNamespace(calls=SimpleNamespace(lock=threading.RLock()), printed=printed)
-    waiting = Waiting(dispatcher, None, "cpu", str)
+    calls = SimpleNamespace(lock=threading.RLock())
+    dispatcher = SimpleNamespace(completions=None, calls=calls, printed=printed)
+    waiting = Waiting(dispatcher, "cpu", str)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", SimpleNamespace(write=strike))
         with pytest.raises(KeyboardInterrupt):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tinyshard.core.errors import MeshError
 
@@ -29,10 +29,8 @@ class Device:
 
     id: int
     platform: str = "cpu"
-    # the process and the machine of the worker with this id; set by `runtime.lifecycle`
-    _worker_pid: ClassVar[Callable[[int], int | None]]
-    _worker_host: ClassVar[Callable[[int], str | None]]
-    _memory_stats: ClassVar[Callable[[int], dict[str, int] | None]]
+    # the current runtime if it has this device, else None; set by `runtime.lifecycle`
+    _runtime_of: ClassVar[Callable[[Device], Any]]
 
     @property
     def process_index(self) -> int:
@@ -42,12 +40,14 @@ class Device:
     @property
     def pid(self) -> int | None:
         """The worker's process id; None on the local runtime and on abstract devices, which have no process."""
-        return Device._worker_pid(self.id)
+        runtime = Device._runtime_of(self)
+        return None if runtime is None else runtime.pid(self.id)
 
     @property
     def host(self) -> str:
         """The machine that its worker runs on: the address from which it connected, or "localhost" for this one."""
-        return Device._worker_host(self.id) or "localhost"
+        runtime = Device._runtime_of(self)
+        return (runtime and runtime.host(self.id)) or "localhost"
 
     def memory_stats(self) -> dict[str, int] | None:
         """Bytes that it holds now (`bytes_in_use`), has held at most (`peak_bytes_in_use`), may hold (`bytes_limit`).
@@ -70,7 +70,8 @@ class Device:
             {'bytes_in_use': 4096, 'peak_bytes_in_use': 8192, 'bytes_limit': 1048576}
             >>> ts.init(devices=2, runtime="local")
         """
-        return Device._memory_stats(self.id)
+        runtime = Device._runtime_of(self)
+        return None if runtime is None else runtime.memory_stats(self.id)
 
     def __repr__(self) -> str:
         return f"{self.platform.upper()} {self.id}"

@@ -34,14 +34,18 @@ class Bound:
         wanted = ["capturable"] if is_single else ["capturable", "foreach"]
         options = {**dict.fromkeys((name for name in wanted if name in known), True), **given}
         groups: dict[str, list[list[torch.Tensor]]] = {}
+        together_nbytes: dict[str, int] = {}  # of the last tensors of each group
         names = _names(params)
         fitting, unused = first_fitting(names, optimizer.groups)
         for name, x in zip(names, own, strict=True):
             if x is not None:
                 _check_floating(name, x)
-                chunks = groups.setdefault(fitting[name] or "", [[]])
-                if sum(each.nbytes for each in (*chunks[-1], x)) > _TOGETHER_NBYTES:
+                pattern = fitting[name] or ""
+                chunks = groups.setdefault(pattern, [[]])
+                together_nbytes[pattern] = together_nbytes.get(pattern, 0) + x.nbytes
+                if together_nbytes[pattern] > _TOGETHER_NBYTES:
                     chunks.append([])
+                    together_nbytes[pattern] = x.nbytes
                 chunks[-1].append(x)
         if unused:
             raise DtypeError(

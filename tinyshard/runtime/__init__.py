@@ -17,14 +17,13 @@ controller/           in the user's process; it never computes on shards
 worker/               a device: one process
     main              from its fork to its end
     loop              handles messages in order
-    values            the values that the device keeps
-    steps             the steps of a call: as one function, or one by one
+    values            the values that the device keeps, and its memory, counted and limited
+    steps             the steps of a call: as one function, or from a failure on one by one
     device_code       that function, generated from a program
+    one_by_one        the steps one by one, with what is done between two of them
     flow              loops and branches: programs that a step runs, in rounds
     executor          prepares a Program to run
-    memory            the device's memory, counted and limited
     recording         the device's records while a trace of ts.profiler is on
-    nans              the check that the flag debug_nans adds to a step
     kernels           faster functions for some ops
     files             steps that write a device's blocks to a file and read them
     gpu               differences on a GPU
@@ -48,10 +47,9 @@ collectives/          between devices
     base              the base class of all communicators
     shm               through shared memory
     eager             the same for small operands
-    several           what each device computes in an exchange of large operands, or of several
+    several           what each device computes in an exchange of large operands, or of several; reductions
     gloo              over torch's gloo process groups
     nccl              between GPUs
-    reduction         sums, maxima and other reductions
 launch/               starts the workers
     local             on this machine
     forkserver        the process from which they are forked
@@ -63,12 +61,10 @@ launch/               starts the workers
     processors        which core or GPU each device uses
 wire                  messages and tensors as bytes
 failure               a failure on a device, as text
-forks                 the descriptors that a child closes which user code forks from the controller
-standard_descriptors  0, 1 and 2 are open before the runtime opens others
+forks                 the descriptors that a child closes which user code forks, and those of the standard streams
 local                 all devices in this process: the oracle of the tests
 lockstep              one call there, step by step for all devices
-options               checks of the arguments of init
-prepared              devices that can be started
+options               the arguments of init: checks, and what starts the devices
 lifecycle             init, devices, shutdown, and the current runtime
 cache                 a cache of the most recently used entries; devices drop the programs of dropped entries
 
@@ -81,8 +77,7 @@ A walk, with shared memory: `v + 1` on eight devices, the second time: a program
 2. A device takes the record in `LogReader.take`. `Worker._call` finds the operands by their numbers, calls the
    program's function, and keeps its results. `device_code` has written the function, a line for each step.
 3. A line that is a collective waits at `Barrier.wait`. The last device to arrive computes a small sum, by
-   `collectives.eager`; for a large one each device computes a part in `collectives.several`, by `reduction.combine`,
-   between two such waits.
+   `collectives.eager`; for a large one each device computes a part, by `several.combine`, between two such waits.
 4. The device writes the call's number in `Completion.finish`; a waiting thread reads it in `Completions.wait`. To print
    the result, the controller asks a device that holds it: `Waiting.ask("fetch", ...)`, `Worker._handle`, and the reply
    on the socket.

@@ -25,8 +25,7 @@ CODE_FILE = "<device code of program"
 _LIBC = ctypes.CDLL(None)
 _MAX_FRAMES = 4
 _OWN_LOOP = (
-    "loop.py", "steps.py", "recording.py", "nans.py", "local.py", "lockstep.py", "executor.py", "memory.py",
-    "values.py",
+    "loop.py", "steps.py", "one_by_one.py", "recording.py", "local.py", "lockstep.py", "executor.py", "values.py",
 )  # fmt: skip
 _RUNTIME = str(Path(__file__).resolve().parent) + os.sep
 _FOLDERS = (
@@ -45,15 +44,15 @@ class Failure:
         call: the op and its arguments: "aten.gather.default(f32[2, 4], 1, i64[2, 4])".
         error: "RuntimeError: index 9 is out of bounds".
         frames: the device's frames inside the runtime's loop, outermost first.
-        lost: how the device's process ended; empty if it is alive.
+        lost: how the device's process ended, for the calls that it had not finished; empty if it is alive.
         interrupt: the line at which the call was cancelled; empty if it was not.
         line: the user's line that called the op; None where that is the line that dispatched the call.
     """
 
     device: int = field(compare=False)
-    call: str
-    error: str
-    frames: str
+    call: str = ""
+    error: str = ""
+    frames: str = ""
     lost: str = ""
     interrupt: str = ""
     line: Any = None
@@ -88,16 +87,6 @@ def short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(short, value))}]"
     return repr(value)
-
-
-def gone(device: int, lost: str) -> Failure:
-    """The failure of every call that a lost device had not finished."""
-    return Failure(device, "", "", "", lost)
-
-
-def interrupted(device: int, by: str) -> Failure:
-    """The failure, on a device, of every call that an interrupt at line `by` has cancelled."""
-    return Failure(device, "", "", "", interrupt=by)
 
 
 def is_out_of_memory(failure: Failure) -> bool:

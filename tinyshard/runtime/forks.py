@@ -1,8 +1,9 @@
-"""Forks by user code (os.fork, multiprocessing): the child closes its copies of the pool's sockets and shared memory.
+"""Descriptors: those that a child closes which user code forks, and those of the standard streams.
 
-Otherwise the child's sockets would keep the workers alive after the controller is killed, its exit would end them, and
-its mapping would keep the shared memory. The child has one thread and copies of all locks, some held by threads that it
-does not have. So code that runs in it does not acquire locks, or read data that another thread may have been changing.
+A child of os.fork or multiprocessing closes its copies of the pool's sockets and shared memory. Otherwise its sockets
+would keep the workers alive after the controller is killed, its exit would end them, and its mapping would keep the
+shared memory. The child has one thread and copies of all locks, some held by threads that it does not have. So code
+that runs in it does not acquire locks, or read data that another thread may have been changing.
 """
 
 from __future__ import annotations
@@ -25,15 +26,8 @@ class Shared(Protocol):
         """In the child: close them, without a message to the peer. Acquires no lock."""
 
 
-class Keeping(Protocol):
-    """An object with memory that a child must get its own copy of."""
-
-    def prepare_for_fork(self) -> None:
-        """In the parent: called before it forks."""
-
-
 _shared: weakref.WeakSet[Shared] = weakref.WeakSet()
-_keeping: weakref.WeakSet[Keeping] = weakref.WeakSet()
+_before: weakref.WeakSet[Any] = weakref.WeakSet()
 _held_off = threading.RLock()
 
 
@@ -52,14 +46,14 @@ def abandon_in_child(owner: Shared) -> None:
         _shared.add(owner)
 
 
-def prepare_before_fork(owner: Keeping) -> None:
-    """Call `owner.prepare_for_fork()` each time before this process forks."""
+def prepare_before_fork(owner: Any) -> None:
+    """Call `owner.prepare_for_fork()` each time before this process forks: a child must get its own copy of memory."""
     with _held_off:
-        _keeping.add(owner)
+        _before.add(owner)
 
 
 def _prepare_all() -> None:
-    for owner in list(_keeping):
+    for owner in list(_before):
         owner.prepare_for_fork()
 
 
@@ -68,7 +62,19 @@ def _abandon_all() -> None:
         with contextlib.suppress(OSError):
             owner.abandon()
     _shared.clear()
-    _keeping.clear()
+    _before.clear()
+
+
+def open_standard_descriptors() -> None:
+    """Open the null device at those of 0, 1 and 2 that are closed, in this process and in those that it starts.
+
+    A process that is started with `2>&-` has no descriptor 2, and the next socket would get the number. Then output of
+    a C library to stderr would go into it, and a worker, whose stdout and stderr are a pipe, would lose the socket.
+    `sys.stdin`, `sys.stdout` and `sys.stderr` do not change: they are None if a stream was closed from the start.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest number that is free
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 if hasattr(os, "register_at_fork"):

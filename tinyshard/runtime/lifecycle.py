@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.torch_state import outside_trace
-from tinyshard.runtime import prepared
-from tinyshard.runtime.options import (
-    DEFAULT_DEVICES,
-    PLATFORMS,
-    RUNTIMES,
-    check_one_of,
-    count_of,
-    limit_of,
-)
-from tinyshard.runtime.standard_descriptors import open_standard_descriptors
+from tinyshard.runtime import options
+from tinyshard.runtime.forks import open_standard_descriptors
+from tinyshard.runtime.options import DEFAULT_DEVICES, PLATFORMS, RUNTIMES, check_one_of, count_of, limit_of
 from tinyshard.runtime.worker.kernels import LIBRARIES
 
 if TYPE_CHECKING:
@@ -98,11 +91,11 @@ def init(
         open_standard_descriptors()
     with outside_trace(), _choosing:  # a traced function may be the first to use the devices
         if address:
-            start = prepared.on_hosts(address, wanted, where, collectives, limit_nbytes)
+            start = options.on_hosts(address, wanted, where, collectives, limit_nbytes)
         elif where == "gpu":
-            start = prepared.on_gpus(wanted, collectives, limit_nbytes)
+            start = options.on_gpus(wanted, collectives, limit_nbytes)
         else:
-            start = prepared.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
+            start = options.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
         _end_runtime()  # only now: if the preparation fails, the existing devices stay
         _runtime = start()
     with outside_trace():
@@ -234,25 +227,9 @@ def device_count() -> int:
     return len(current().devices)
 
 
-def worker_host(device: int) -> str | None:
-    """The address of the machine on which a device's worker runs; None for this one."""
-    return _runtime.host(device) if _runtime is not None and device < len(_runtime.devices) else None
+def _runtime_of(device: Device) -> ProcessPool | LocalRuntime | None:
+    """The current runtime if it has this device, which may be an abstract one."""
+    return _runtime if _runtime is not None and device.id < len(_runtime.devices) else None
 
 
-def worker_pid(device: int) -> int | None:
-    """The process id of a device's worker, or None if it does not have a process."""
-    if _runtime is None or device >= len(_runtime.devices):
-        return None
-    return _runtime.pid(device)
-
-
-def memory_stats(device: int) -> dict[str, int] | None:
-    """The memory that a device holds; None if it is not counted, or the device does not exist."""
-    if _runtime is None or device >= len(_runtime.devices):
-        return None
-    return _runtime.memory_stats(device)
-
-
-Device._worker_pid = staticmethod(worker_pid)
-Device._memory_stats = staticmethod(memory_stats)
-Device._worker_host = staticmethod(worker_host)
+Device._runtime_of = staticmethod(_runtime_of)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,13 +25,13 @@ from tinyshard.core.torch_state import default_keys
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.runtime.collectives.base import MOST_HANDED
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle
-from tinyshard.runtime.controller.refs import Buffers, Wanted, by_devices, put_together
+from tinyshard.runtime.controller.refs import Buffers, Wanted, Watched, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import error_of
 from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.lockstep import Lockstep
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
-from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.recording import Recording
+from tinyshard.runtime.worker.values import Memory, Values, meta_of
 
 
 class LocalRuntime:
@@ -54,11 +52,12 @@ class LocalRuntime:
         self._platform = platform
         self._numbers = itertools.count(1)
         self._buffers = Buffers()
-        self._stores: list[dict[int, Tensor]] = [{} for _ in self.devices]
-        self._programs: dict[int, ReadyProgram] = {}
-        self._watches: dict[int, weakref.ref[Program]] = {}  # which end with this runtime, as finalizers would not
-        self._closed = False
         self._memories = [] if limit_nbytes is None else [Memory(limit_nbytes) for _ in self.devices]
+        memories: list[Memory | None] = [*self._memories] or [None] * count
+        self._values = [Values(device, None, None, memory) for device, memory in enumerate(memories)]
+        self._programs: dict[int, ReadyProgram] = {}
+        self._watched = Watched()  # these programs
+        self._closed = False
         self._recordings: list[Recording] = []  # while a trace is on, one for each device
         self._handed: list[deque[tuple[str, int, int]]] = [deque(maxlen=MOST_HANDED) for _ in self.devices]
 
@@ -74,7 +73,7 @@ class LocalRuntime:
             try:
                 if self._memories:
                     self._memories[device].check(meta.nbytes)
-                self._keep(device, buffer.number, block)
+                self._values[device].keep(buffer.number, block)
             except MemoryError as error:
                 run.failures[device] = (failure_of(device, f"placing {meta}", error), where)
         return buffer
@@ -96,9 +95,8 @@ class LocalRuntime:
         self._drop_released()
         ready = self._programs.get(program.number)
         if ready is None:
-            caches = self._programs, self._watches
             ready = self._programs[program.number] = make_ready(copy.copy(program))
-            self._watches[program.number] = weakref.ref(program, partial(_forget, program.number, caches))
+            self._watched.watch(program, program.number, ())
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
         buffers = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
         numbers = [b.number for b in inputs]
@@ -121,19 +119,18 @@ class LocalRuntime:
     ) -> Effects:
         devices = ready.program.devices
         extra = [None] * (ready.size - len(inputs))
-        values: list[list[Any]] = [[self._stores[d].get(i) for i in inputs] + extra for d in devices]
+        values: list[list[Any]] = [[self._values[d].by_number.get(i) for i in inputs] + extra for d in devices]
         failed = {p for p, d in enumerate(devices) if any(d in r.failures for r in run.parents)}
-        for memory, row in zip(
-            map(self._memories.__getitem__, devices if self._memories else ()), values, strict=False
-        ):
-            memory.hold(row)
+        if self._memories:
+            for device, row in zip(devices, values, strict=True):
+                self._memories[device].hold(row)
         self._free(devices, donated)
         call = Lockstep(run, ready, failed, self._handed, self._memories, self._recordings)
         call.run(ready, values)
         for position, device in enumerate(devices):
             for number, slot in zip(outputs, ready.program.outputs, strict=True):
                 if position not in failed and values[position][slot] is not None:
-                    self._keep(device, number, values[position][slot])
+                    self._values[device].keep(number, values[position][slot])
             if self._memories:
                 self._memories[device].let_go(values[position])
         return call.effects
@@ -141,7 +138,7 @@ class LocalRuntime:
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, Tensor]:
         """The blocks on these devices. Raises RemoteError if they could not be computed."""
         self.wait(buffer, device_ids)
-        return {d: self._stores[d][buffer.number].clone() for d in device_ids}
+        return {d: self._values[d].by_number[buffer.number].clone() for d in device_ids}
 
     def snapshot(self, host: Tensor) -> Tensor:
         """A copy for `put`."""
@@ -166,13 +163,12 @@ class LocalRuntime:
         """Shapes and dtypes of values, where they are known only after the run."""
         for buffer in buffers:
             self.wait(buffer, [device])
-        found = (self._stores[device].get(b.number) for b in buffers)
-        return [None if x is None else ShapedType(tuple(x.shape), x.dtype) for x in found]
+        return [meta_of(self._values[device].by_number.get(b.number)) for b in buffers]
 
     def held(self, device: int) -> int:
         """The number of values that a device holds."""
         self._drop_released()
-        return len(self._stores[device])
+        return len(self._values[device].by_number)
 
     def record(self) -> dict[int, int]:
         """Start recording the steps of all devices. Returns by device how far its clock is ahead: 0."""
@@ -207,8 +203,8 @@ class LocalRuntime:
     def shutdown(self) -> None:
         """Drop all values."""
         self._closed = True
-        self._stores = [{} for _ in self.devices]
-        self._watches.clear()
+        for values in self._values:
+            values.by_number.clear()
         self._programs.clear()
 
     def _drop_released(self) -> None:
@@ -216,17 +212,14 @@ class LocalRuntime:
         self._buffers.drop(released)
         for devices, numbers in by_devices(released).items():
             self._free(devices, numbers)
-
-    def _keep(self, device: int, number: int, x: Tensor) -> None:
-        self._stores[device][number] = x
-        if self._memories:
-            self._memories[device].hold((x,))
+        unused = self._watched.released()
+        self._watched.drop(unused)
+        for watch in unused:
+            self._programs.pop(watch.number, None)
 
     def _free(self, devices: Sequence[int], numbers: Sequence[int]) -> None:
-        for device, number in itertools.product(devices, numbers):
-            x = self._stores[device].pop(number, None)
-            if self._memories:
-                self._memories[device].let_go((x,))
+        for device in devices:
+            self._values[device].free(numbers)
 
     def delete(self, buffer: Buffer) -> None:
         """Free a value although it has handles, which become unusable."""
@@ -247,8 +240,3 @@ class LocalRuntime:
                 rule="values live on the devices and end with them",
                 try_="ts.init() starts fresh devices; make the arrays again there",
             )
-
-
-def _forget(number: int, caches: tuple[dict[int, Any], ...], program: weakref.ref[Program]) -> None:
-    for by_number in caches:
-        by_number.pop(number, None)

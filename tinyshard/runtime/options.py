@@ -1,4 +1,4 @@
-"""Checks of the arguments of `init`: the number of devices, their memory, and their collectives."""
+"""The arguments of `init`: checks of them, and functions that start the devices that they describe."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from platform import machine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tinyshard.core import config
 from tinyshard.core.errors import RuntimeStateError
+
+if TYPE_CHECKING:
+    from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.local import LocalRuntime
 
 RUNTIMES = ("process", "local")
 PLATFORMS = ("cpu", "gpu")
@@ -96,3 +102,59 @@ def check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
     """Raise RuntimeStateError for a value that is not one of these."""
     if value not in legal:
         raise RuntimeStateError(f"there is no {what} {value!r}", rule=f"{what} is one of {', '.join(map(repr, legal))}")
+
+
+# ---- devices that can be started: the arguments are checked now, and the devices started by a call ------------------
+
+
+def here(
+    kind: str, count: int, collectives: str | None, limit_nbytes: int | None
+) -> Callable[[], ProcessPool | LocalRuntime]:
+    """A function that starts devices on this machine's CPUs."""
+    if kind == "local":
+        from tinyshard.runtime.local import LocalRuntime
+
+        check_one_of("collectives", collectives or "gloo", COLLECTIVES[:2])
+        return lambda: LocalRuntime(count, "cpu", limit_nbytes)
+    from tinyshard.runtime.controller.pool import ProcessPool
+
+    check_one_machine_has(count)
+    joined = collectives_for(collectives, count)
+    return lambda: ProcessPool(count, "cpu", joined, limit_nbytes=limit_nbytes)
+
+
+def on_hosts(
+    address: str, devices: int | None, platform: str, collectives: str | None, limit_nbytes: int | None
+) -> Callable[[], ProcessPool]:
+    """As `here`, on the machines whose workers connect to this address."""
+    from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.launch import forkserver, hosts, processors
+    from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
+
+    check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (platform == "gpu")])
+    agents = gather(hosts.join(address), devices, config.read("hosts_timeout_s"))
+    seats: tuple[int, ...] = ()
+    if platform == "gpu":
+        machines = [(agent.host, agent.facts["gpus"]) for agent in agents]
+        collectives, seats = processors.deal(machines, collectives)
+    between = collectives or "gloo"
+
+    def start() -> ProcessPool:
+        forkserver.stop()  # no worker is forked here
+        hosts.leave(but=address)
+        starter = RemoteWorkers(agents, platform, between, seats, limit_nbytes)
+        return ProcessPool(len(agents), platform, between, starter)
+
+    return start
+
+
+def on_gpus(devices: int | None, collectives: str | None, limit_nbytes: int | None) -> Callable[[], ProcessPool]:
+    """As `here`, on this machine's GPUs."""
+    import torch
+
+    from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.launch import processors
+
+    there = torch.cuda.device_count()
+    joined, seats = processors.deal([("this machine", there)] * (devices or there or 1), collectives)
+    return lambda: ProcessPool(len(seats), "gpu", joined, gpus=seats, limit_nbytes=limit_nbytes)

@@ -25,7 +25,7 @@ from typing import Any
 from tinyshard.core.users_code import ipython_shell
 from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.lineage import Run, Where, users_line_of
-from tinyshard.runtime.failure import interrupted
+from tinyshard.runtime.failure import Failure
 
 # how long the devices that have answered stay frozen for one that has not
 FREEZES_WITHIN_S = 1.0
@@ -125,7 +125,7 @@ class Interrupts:
         for run in runs:
             for d in run.devices:
                 if run.number in skip[d]:
-                    run.failures.setdefault(d, (interrupted(d, now.by), run.where))
+                    run.failures.setdefault(d, (Failure(d, interrupt=now.by), run.where))
         for d in now.started:
             self._links[d].send_control("cancel", now.upto, frozenset(skip[d]), now.by)
         self._upto, self.now = now.upto, None

@@ -194,25 +194,19 @@ class Calls:
         """Whether the calling thread holds the lock."""
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
-    def has_recorded(self, finished: Sequence[int]) -> bool:
-        """Note finished calls, if everything that devices have sent and printed has been received; whether it has."""
-        with self.lock:  # the I/O thread holds it from reading a message until it has handled it
-            if self.incoming.poll(0):
-                return False
-            for link, number in zip(self.links, finished, strict=True):
-                if number > link.done:
-                    link.done = number
-            self.settle()
-            return True
+    def record_progress(self, finished: Sequence[int]) -> bool:
+        """Note the finished calls of each device whose failures have all been received.
 
-    def record_progress(self, finished: Sequence[int]) -> None:
-        """Note the finished calls of each device whose failures have all been received."""
-        with self.lock:
-            unread = {descriptor for descriptor, _ in self.incoming.poll(0)}
+        Returns:
+            Whether everything that devices have sent and printed has been received.
+        """
+        with self.lock:  # the I/O thread holds it from reading a message until it has handled it
+            unread = [descriptor for descriptor, _ in self.incoming.poll(0)]
             for link, number in zip(self.links, finished, strict=True):
-                if number > link.done and link.channel.sock.fileno() not in unread:
+                if number > link.done and not (unread and link.channel.sock.fileno() in unread):
                     link.done = number
             self.settle()
+            return not unread
 
     def settle(self) -> None:
         """Settle the calls that all their devices have finished, in order."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Put, Request, Unsent
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.refs import Buffers, Watch, Watched, by_devices
-from tinyshard.runtime.failure import gone
+from tinyshard.runtime.failure import Failure
+from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.control_block import LOG_NBYTES
 from tinyshard.runtime.shm.log import LARGEST_RECORD_NBYTES, CallLog, Placement
 
@@ -44,7 +44,6 @@ class Delivery:
         item: the item; it stays in the queue until everything else is done.
         placement: where the messages go in the log, if there is one.
         by_socket: messages that go by sockets, each with its devices.
-        is_called: the messages call the item's program.
         released: the values that no Buffer refers to any more, which the messages free.
         unused: the programs that will not be called again, which the messages let the devices drop.
     """
@@ -52,7 +51,6 @@ class Delivery:
     item: Item
     placement: Placement | None
     by_socket: Sequence[tuple[Sequence[int], list[memoryview]]]
-    is_called: bool
     released: Sequence[Watch]
     unused: Sequence[Watch]
 
@@ -64,14 +62,14 @@ class Deliveries:
         calls: the links, and the calls that were sent.
         buffers: the values that are in use or released.
         log: carries messages to devices that share memory with this process; None if sockets carry them.
-        lend: called with a block of shared memory and a device, before the device is sent the block.
+        arena: the memory that these devices share, of which they are lent blocks.
     """
 
-    def __init__(self, calls: Calls, buffers: Buffers, log: CallLog | None, lend: Callable[[Any, int], object]) -> None:
+    def __init__(self, calls: Calls, buffers: Buffers, log: CallLog | None, arena: Arena | None) -> None:
         self._calls = calls
         self._buffers = buffers
         self._log = log
-        self._lend = lend
+        self._arena = arena
         self._programs = Watched()
 
     @property
@@ -97,7 +95,7 @@ class Deliveries:
         if placement is None:
             return None
         self._note_run(run)
-        return Delivery(item, placement, (), True, released, ())
+        return Delivery(item, placement, (), released, ())
 
     def prepare(self, item: Item, later: Callable[[], Sequence[Item]], *, is_receiver: bool) -> Delivery | None:
         """Make the messages of an item, and note their effects in the links; None if they cannot be sent now.
@@ -124,7 +122,6 @@ class Deliveries:
             sends = [(item.run.devices, wire.frame(("unsent", item.run.number, item.values, item.failure)))]
         elif isinstance(item, Request):
             sends = [(sorted(item.waiting), wire.frame((item.kind, item.number, item.what)))]
-        is_called = isinstance(item, Call) and bool(sends)
         used = _values_of([item])
         for devices, values in free.items():  # before the item, which may need the memory, if it uses none of them
             at = 0 if used and used.isdisjoint(values) else len(sends)
@@ -148,7 +145,7 @@ class Deliveries:
             if placement is None:
                 return None
         self._note(item)
-        return Delivery(item, placement, by_socket, is_called, released, unused)
+        return Delivery(item, placement, by_socket, released, unused)
 
     def _sends_of_call(self, item: Call, free: dict[tuple[int, ...], list[int]]) -> Sends:
         run, program = item.run, item.program
@@ -178,12 +175,12 @@ class Deliveries:
             self._note_run(item.run)
         if isinstance(item, Put):
             for device, (_, place) in item.blocks.items():
-                if place is not None and not links[device].lost:
-                    self._lend(place, device)
+                if place is not None and self._arena is not None and not links[device].lost:
+                    self._arena.lend(place, device)
         elif isinstance(item, Request):
             for device in item.waiting:
-                if item.lent is not None and not links[device].lost:
-                    self._lend(item.lent[1], device)
+                if item.lent is not None and self._arena is not None and not links[device].lost:
+                    self._arena.lend(item.lent[1], device)
                 links[device].asked[item.number] = item
                 if links[device].lost:
                     links[device].fail_asked()
@@ -192,14 +189,14 @@ class Deliveries:
         self._calls.newest = run.number
         lost = [link for link in self._calls.links if link.lost] if self._calls.has_lost else []
         if run.communicates and lost:
-            run.failures.update(dict.fromkeys(run.devices, (gone(lost[0].device, lost[0].lost), run.where)))
+            run.failures.update(dict.fromkeys(run.devices, (Failure(lost[0].device, lost=lost[0].lost), run.where)))
             settle(run)
             return
         if not (self._calls.unsettled and self._calls.unsettled[-1] is run):
             self._calls.unsettled.append(run)
         for link in lost:
             if link.device in run.devices:
-                run.failures[link.device] = (gone(link.device, link.lost), run.where)
+                run.failures[link.device] = (Failure(link.device, lost=link.lost), run.where)
 
     def send(self, delivery: Delivery, *, is_receiver: bool) -> None:
         """Send the messages. Idempotent, except in the I/O thread, which Ctrl-C does not interrupt."""
@@ -210,7 +207,7 @@ class Deliveries:
             for device in devices:
                 self._calls.links[device].queue(pieces)
         # only now: a delivery that is prepared again after an interrupt refers to the program again
-        if isinstance(item, Call) and delivery.is_called:
+        if isinstance(item, Call):
             self._programs.watch(item.program, item.program.number, item.run.devices)
         self._buffers.drop(delivery.released)
         self._programs.drop(delivery.unused)

@@ -17,7 +17,6 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from tinyshard.core.errors import TinyshardError
@@ -29,6 +28,7 @@ from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.controller.remote_errors import unusable
 from tinyshard.runtime.forks import abandon_in_child, held_off
+from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.completion import Completions
 from tinyshard.runtime.shm.log import CallLog
 
@@ -46,11 +46,10 @@ class Dispatcher:
 
     Args:
         buffers: the values that are in use or released.
-        completions: the calls that the devices have finished, if they share memory with this process.
-        log: carries messages to those devices.
-        lend: called with a block of shared memory and a device, before the device is sent the block.
+        arena: the memory that the devices share with this process, if there is one.
 
     Attributes:
+        completions: the calls that the devices have finished, if they share memory with this process.
         calls: the links to the devices, the calls that were sent, and the lock that guards both.
         started: opens when all workers have been started, or none will be.
         ended: opens when the I/O thread sends and receives no more.
@@ -64,13 +63,7 @@ class Dispatcher:
         woken: becomes readable when the I/O thread must look at the queue.
     """
 
-    def __init__(
-        self,
-        buffers: Buffers,
-        completions: Completions | None = None,
-        log: CallLog | None = None,
-        lend: Callable[[Any, int], object] = lambda block, device: None,
-    ) -> None:
+    def __init__(self, buffers: Buffers, arena: Arena | None) -> None:
         self.calls = Calls()
         self.links = self.calls.links
         self.started = Latch()
@@ -81,13 +74,13 @@ class Dispatcher:
         self.printed: list[tuple[int, str]] = []
         self.receiving: threading.Thread | None = None
         self.interrupts = Interrupts(self.calls)
-        self._completions = completions
+        self.completions = None if arena is None else Completions(arena.control)
         self._numbers = itertools.count(1)
         self._posted: collections.deque[Item] = collections.deque()  # not numbered yet
         self._queue: collections.deque[Item] = collections.deque()
-        self._deliveries = Deliveries(self.calls, buffers, log, lend)
+        self._log = None if arena is None else CallLog(arena.control)
+        self._deliveries = Deliveries(self.calls, buffers, self._log, arena)
         self._delivery: Delivery | None = None
-        self._log = log
         self._rung_s = float("-inf")
         self._wants_look = False
         self.ring_by_s = float("inf")
@@ -197,8 +190,8 @@ class Dispatcher:
 
     def look_at_progress(self) -> None:
         """Read the finished calls of the devices from shared memory, if they share it."""
-        if self._completions is not None and self.started.is_open:
-            self.calls.record_progress(self._completions.read())
+        if self.completions is not None and self.started.is_open:
+            self.calls.record_progress(self.completions.read())
 
     # ---- with the lock held: sending --------------------------------------------------------------------------
 
@@ -296,5 +289,5 @@ class Dispatcher:
                     item = queue.popleft()
                     if isinstance(item, Request):
                         item.over.open()
-        if self._completions is not None:
-            self._completions.close()
+        if self.completions is not None:
+            self.completions.close()

@@ -46,12 +46,7 @@ class Latch:
 
 
 @dataclass(eq=False, slots=True)
-class Item:
-    """An item of the queue."""
-
-
-@dataclass(eq=False, slots=True)
-class Put(Item):
+class Put:
     """Give devices their blocks of a new value.
 
     Attributes:
@@ -66,7 +61,7 @@ class Put(Item):
 
 
 @dataclass(eq=False, slots=True)
-class Call(Item):
+class Call:
     """Run a program; `inputs` and `outputs` are numbers of values. It frees those `donated` at their last use."""
 
     run: Run
@@ -77,7 +72,7 @@ class Call(Item):
 
 
 @dataclass(eq=False, slots=True)
-class Unsent(Item):
+class Unsent:
     """A value or a call that cannot be sent: its devices get the failure in place of its results.
 
     Attributes:
@@ -92,12 +87,12 @@ class Unsent(Item):
 
 
 @dataclass(eq=False, slots=True)
-class Free(Item):
+class Free:
     """Free released values: each item does that, and this one does nothing else."""
 
 
 @dataclass(eq=False, slots=True)
-class Cancel(Item):
+class Cancel:
     """Cancel the calls before it, for an interrupt at line `by`.
 
     Only the I/O thread sends it, on the control lines: Ctrl-C must not interrupt that.
@@ -107,7 +102,7 @@ class Cancel(Item):
 
 
 @dataclass(eq=False, slots=True)
-class Request(Item):
+class Request:
     """A request to some devices, and their answers so far.
 
     Attributes:
@@ -128,6 +123,9 @@ class Request(Item):
     answers: dict[int, tuple[Any, bytearray | None]] = field(default_factory=dict)
     over: Latch = field(default_factory=Latch)
     error: Exception | None = None
+
+
+Item = Put | Call | Unsent | Free | Cancel | Request  # of the queue
 
 
 def in_place_of(item: Item, error: Exception) -> Item:

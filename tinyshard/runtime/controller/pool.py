@@ -23,21 +23,19 @@ from tinyshard.runtime.controller.items import Call, Cancel, Free, Put
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, input_runs
 from tinyshard.runtime.controller.reading import Reading
 from tinyshard.runtime.controller.receiver import Receiver
-from tinyshard.runtime.controller.refs import Buffers, Wanted
+from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.controller.remote_errors import lost_error, unknown_op
 from tinyshard.runtime.controller.waiting import Waiting
 from tinyshard.runtime.launch import forkserver
 from tinyshard.runtime.launch.local import Forked, Starter
 from tinyshard.runtime.shm import allocator
-from tinyshard.runtime.shm.completion import Completions
-from tinyshard.runtime.shm.log import CallLog
 
 # an idle device answers within this time: one that does not is busy
 READY_WITHIN_S = 0.02
 _number_of = attrgetter("number")
 
 
-class ProcessPool:
+class ProcessPool(Reading):
     """Worker processes, one per device, connected by shared memory, gloo or NCCL.
 
     Args:
@@ -71,21 +69,16 @@ class ProcessPool:
         self._buffers = Buffers()
         self._known_ops: set[str] = set()  # of ops that may not be torch's own
         self._arena = allocator.of_controller(count) if collectives == "shared" else None
-        self._completions = None if self._arena is None else Completions(self._arena.control)
-        if self._arena is not None and self._completions is not None:
-            descriptors = {"arena": self._arena.fd, "bell": self._completions.bell}
-            log = CallLog(self._arena.control)
-            self._dispatcher = Dispatcher(self._buffers, self._completions, log, self._arena.lend)
-        else:
-            descriptors = {}
-            self._dispatcher = Dispatcher(self._buffers)
+        self._dispatcher = Dispatcher(self._buffers, self._arena)
+        self._completions = self._dispatcher.completions
         try:
+            shared = -1 if self._arena is None else self._arena.fd
+            bell = -1 if self._completions is None else self._completions.bell
             self._starter = starter or Forked(
-                forkserver.start(), count, collectives, gpus=gpus, limit_nbytes=limit_nbytes, **descriptors
+                forkserver.start(), count, collectives, shared, gpus=gpus, bell=bell, limit_nbytes=limit_nbytes
             )
             self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
-            self._waiting = Waiting(self._dispatcher, self._completions, platform, self._starter.why_silent)
-            self._reading = Reading(self._dispatcher, self._waiting, self._buffers, self._arena, platform)
+            self._waiting = Waiting(self._dispatcher, platform, self._starter.why_silent)
             self._stop_watching_cells = after_interrupted_cells(self.cancel)
             atexit.register(self.shutdown)
         except BaseException:  # Ctrl-C, for one: no caller gets a pool that it could shut down
@@ -102,7 +95,7 @@ class ProcessPool:
         self._dispatcher.check_open()  # a forked child of this process must not allocate blocks
         if self._arena is None or not self._arena.is_for(host.nbytes):
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-        return self._reading.new(tuple(host.shape), host.dtype, " to be placed").copy_(host)
+        return self._new(tuple(host.shape), host.dtype, " to be placed").copy_(host)
 
     @spanned("put")
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
@@ -178,23 +171,6 @@ class ProcessPool:
                 raise unknown_op(op, line or where)
         self._known_ops.update(asked)
 
-    def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, torch.Tensor]:
-        """Block until the blocks on these devices are computed, and copy them here. Raises as `gather` does."""
-        return self._reading.fetch([(buffer, device_ids)])[0]
-
-    def gather(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
-        """Block until values are computed, and assemble each from its blocks, all in one round trip.
-
-        Raises:
-            RemoteError: a value, or one that it was computed from, could not be computed.
-            DeviceLostError: a device that it depends on is lost.
-        """
-        return self._reading.gather(wanted)
-
-    def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
-        """Block until the blocks on these devices are computed. Raises as `gather` does."""
-        self._reading.wait(buffer, device_ids)
-
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Whether `wait` would return or raise at once. A device that is too busy to answer counts as not ready."""
         known = self._waiting.ancestry(buffer, device_ids)
@@ -209,7 +185,7 @@ class ProcessPool:
         """Shapes and dtypes of values, where they are known only after the run. Blocks, and raises as `gather` does."""
         answers = self._answers("describe", [device], tuple(b.number for b in buffers))
         for buffer in buffers:
-            self._reading.raise_failures(buffer, [device])
+            self._raise_failures(buffer, [device])
         return list(answers[device])
 
     def delete(self, buffer: Buffer) -> None:

@@ -24,36 +24,24 @@ from tinyshard.runtime.shm import allocator
 
 
 class Reading:
-    """Reads values of a pool, for the controller's threads.
+    """How a pool reads values, for the controller's threads: a base of `ProcessPool`, which has the attributes."""
 
-    Args:
-        dispatcher, waiting: send requests, and wait for answers.
-        buffers: the values in use, for errors.
-        arena: the memory shared with the devices, if there is one.
-        platform: "cpu" or "gpu".
-    """
+    _dispatcher: Dispatcher  # sends requests
+    _waiting: Waiting  # for answers
+    _buffers: Buffers  # the values in use, for errors
+    _arena: allocator.Arena | None  # the memory shared with the devices
+    _platform: str  # "cpu" or "gpu"
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        waiting: Waiting,
-        buffers: Buffers,
-        arena: allocator.Arena | None,
-        platform: str,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._waiting = waiting
-        self._buffers = buffers
-        self._arena = arena
-        self._platform = platform
+    def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, torch.Tensor]:
+        """Block until the blocks on these devices are computed, and copy them here. Raises as `gather` does."""
+        return self._fetch([(buffer, device_ids)])[0]
 
-    def fetch(self, wanted: Sequence[tuple[Buffer, Sequence[int]]]) -> list[dict[int, torch.Tensor]]:
-        """Block until the blocks of values on some devices are computed, and copy them here. Raises as `gather`."""
+    def _fetch(self, wanted: Sequence[tuple[Buffer, Sequence[int]]]) -> list[dict[int, torch.Tensor]]:
         requests = self._ask(wanted)
         self._waiting.wait(requests)
         found = []
         for (buffer, device_ids), request in zip(wanted, requests, strict=False):
-            self.raise_failures(buffer, device_ids)
+            self._raise_failures(buffer, device_ids)
             metas = self._answered(request, buffer)
             found.append({d: wire.tensor_of(request.answers[d][1], m.shape, m.dtype) for d, m in metas.items()})
         return found
@@ -72,7 +60,7 @@ class Reading:
             self.wait(w.buffer, list(w.places))
         lent = [self._lend(w) for w in large]
         fetched = (
-            dict(zip(small, self.fetch([(w.buffer, list(w.places)) for w in small]), strict=True)) if small else {}
+            dict(zip(small, self._fetch([(w.buffer, list(w.places)) for w in small]), strict=True)) if small else {}
         )
         self._waiting.wait([request for request, _, _ in lent])
         whole: dict[Wanted, torch.Tensor] = {w: put_together(blocks, w) for w, blocks in fetched.items()}
@@ -89,7 +77,7 @@ class Reading:
         """Request blocks, and then answers of the devices that must finish other work first."""
         late: set[int] = set()
         for buffer, device_ids in wanted:
-            late |= self._waiting.late(self.known(buffer, device_ids))
+            late |= self._waiting.late(self._known(buffer, device_ids))
         others = late.difference(*(device_ids for _, device_ids in wanted))
         synced = [self._waiting.ask("sync", others)] if others else []
         return [*(self._waiting.ask("fetch", ids, (buffer.number, None)) for buffer, ids in wanted), *synced]
@@ -97,7 +85,7 @@ class Reading:
     def _lend(self, w: Wanted) -> tuple[Request, torch.Tensor, allocator.Block]:
         """Ask the devices to write their blocks of a value into a tensor in shared memory."""
         assert self._arena is not None
-        out = self.new(w.shape, w.dtype)
+        out = self._new(w.shape, w.dtype)
         block = self._arena.block_of(out)
         assert block is not None
         what = w.buffer.number, (block, w.shape, w.places)
@@ -107,7 +95,7 @@ class Reading:
         """Shape and dtype of the block that each device has sent; raises if one could not send it."""
         for device, (meta, payload) in fetched.answers.items():
             if isinstance(meta, Failure):
-                raise self.error({device: (meta, buffer.run.where)})
+                raise self._error({device: (meta, buffer.run.where)})
             if meta is None:
                 problem = f"{self._platform.upper()} {device} does not hold the value"
                 raise RuntimeStateError(problem, got=f"the value that was dispatched by {buffer.run.where}")
@@ -118,12 +106,12 @@ class Reading:
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Block until the blocks on these devices are computed. Raises as `gather` does."""
         run = buffer.run
-        known = self.known(buffer, device_ids)
+        known = self._known(buffer, device_ids)
         if not run.settled or run.checks:
             self._waiting.until_finished(known)
-        self.raise_failures(buffer, device_ids)
+        self._raise_failures(buffer, device_ids)
 
-    def new(self, shape: tuple[int, ...], dtype: torch.dtype, what: str = "") -> torch.Tensor:
+    def _new(self, shape: tuple[int, ...], dtype: torch.dtype, what: str = "") -> torch.Tensor:
         """A tensor in shared memory."""
         assert self._arena is not None
         try:
@@ -132,7 +120,7 @@ class Reading:
             self._dispatcher.check_open()  # a signal's handler may have shut the pool down meanwhile
             raise no_room(f"{ShapedType(shape, dtype)}{what}: {error}") from error
 
-    def known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
+    def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """The dependencies of a value. Raises at once if one of their devices is lost, while other devices compute."""
         dispatcher = self._waiting.open_dispatcher()
         self._waiting.check_can_wait()
@@ -140,21 +128,21 @@ class Reading:
         with dispatcher.calls.lock:
             known = ancestry(buffer.run, device_ids)
         if known.failures and any(failure.lost for failure, _ in known.failures.values()):
-            raise self.error(known.failures)
+            raise self._error(known.failures)
         return known
 
-    def raise_failures(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
+    def _raise_failures(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Raise the error of a value that could not be computed on these devices."""
         run = buffer.run
         if not run.settled or run.failures or run.checks:
             failures = self._waiting.ancestry(buffer, device_ids).failures
             if failures:
-                raise self.error(failures)
+                raise self._error(failures)
         if self._dispatcher.calls.has_lost:
             for link in self._waiting.links(device_ids):
                 if link.lost:
                     raise lost_error(link.device, link.lost, self._platform)
 
-    def error(self, failures: Mapping[int, tuple[Failure, object]]) -> RemoteError:
+    def _error(self, failures: Mapping[int, tuple[Failure, object]]) -> RemoteError:
         """One error for all devices that failed."""
         return error_of(failures, self._platform, self._buffers)

@@ -15,7 +15,7 @@ from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.remote_errors import lost_error, unusable
 from tinyshard.runtime.controller.watchdog import look_again
-from tinyshard.runtime.failure import gone
+from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch.local import Starter
 from tinyshard.runtime.shm.allocator import Arena
@@ -130,7 +130,7 @@ class Receiver:
             dispatcher.drop(link.device)
             for run in self._calls.unsettled:
                 if run.number > link.done and link.device in run.devices:
-                    run.failures.setdefault(link.device, (gone(link.device, lost), run.where))
+                    run.failures.setdefault(link.device, (Failure(link.device, lost=lost), run.where))
             self._calls.settle()
             link.fail_asked()
             for other in self._links:

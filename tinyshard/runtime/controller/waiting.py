@@ -22,7 +22,6 @@ from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry
 from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.controller.watchdog import Patience, check_progress
 from tinyshard.runtime.shm import allocator
-from tinyshard.runtime.shm.completion import Completions
 
 # how often a waiting thread checks whether the devices make progress
 LOOK_EVERY_S = 0.5
@@ -44,7 +43,6 @@ class Waiting:
 
     Args:
         dispatcher: sends requests to devices.
-        completions: the calls that the devices have finished, if they share memory with this process.
         platform: "cpu" or "gpu".
         why_silent: returns why a device does not answer.
     """
@@ -52,12 +50,11 @@ class Waiting:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        completions: Completions | None,
         platform: str,
         why_silent: Callable[[int], str],
     ) -> None:
         self._dispatcher = dispatcher
-        self._completions = completions
+        self._completions = dispatcher.completions
         self._platform = platform
         self._why_silent = why_silent
         self.is_throttling = False
@@ -141,7 +138,7 @@ class Waiting:
         if completions is None:
             return False
         dispatcher.ring()
-        if not completions.wait(known.needs, dispatcher.calls.has_recorded, within_s):
+        if not completions.wait(known.needs, dispatcher.calls.record_progress, within_s):
             return False
         self.print_output()
         return True

@@ -19,9 +19,9 @@ import torch
 
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime import wire
+from tinyshard.runtime.forks import open_standard_descriptors
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.children import Children
-from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 from tinyshard.runtime.worker import main as worker
 
 _TRY_AGAIN_S = 0.2

@@ -24,9 +24,8 @@ from functools import partial
 from typing import Any
 
 from tinyshard.core.errors import RuntimeStateError
-from tinyshard.runtime.forks import abandon_in_child, held_off
+from tinyshard.runtime.forks import abandon_in_child, held_off, open_standard_descriptors
 from tinyshard.runtime.launch.children import Children
-from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 
 _LINE_NBYTES = 4096
 # it imports torch first, on a machine that may be busy

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
 
 from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.remote_errors import ending
@@ -18,37 +18,50 @@ from tinyshard.runtime.launch import processors
 from tinyshard.runtime.launch.forkserver import ForkServer, refusals_explained
 
 
-class Starter(Protocol):
-    """Starts the workers of a pool, and ends them."""
+class Starter:
+    """Starts the workers of a pool, and ends them.
+
+    Args:
+        count: their number.
+        collectives: how they communicate: "shared", "gloo" or "nccl".
+        gpus: by device, the number of its GPU on its machine; empty for CPUs.
+        limit_nbytes: the largest number of bytes that each may hold; None for no limit.
+    """
+
+    def __init__(self, count: int, collectives: str, gpus: Sequence[int], limit_nbytes: int | None) -> None:
+        self._facts = {"count": count, "collectives": collectives, "limit_nbytes": limit_nbytes}
+        self._gpus: Sequence[int | None] = gpus or [None] * count
 
     def links(self) -> Iterator[Link | None]:
         """Start the workers; yields a Link to each, in the order of the devices, and None at times while it waits."""
+        raise NotImplementedError
 
     def host(self, device: int) -> str | None:
         """The address of a device's machine; None if it is this one."""
+        return None
 
     def end(self, link: Link) -> str:
         """Kill a worker, stopped or not; returns how it ended, if it had ended before.
 
         It waits until the worker is gone, if the process that has started it answers in time.
         """
+        raise NotImplementedError
 
     def why_silent(self, device: int) -> str:
         """Why a device does not answer, as far as it is known."""
+        return STOPPED
 
     def close(self) -> None:
         """Called once all workers have been ended."""
 
 
-class Forked:
+class Forked(Starter):
     """Starts workers on this machine.
 
     Args:
-        collectives: how they communicate: "shared", "gloo" or "nccl".
+        count, collectives, gpus, limit_nbytes: those of `Starter`.
         arena: descriptor of the memory that they share, with "shared".
-        gpus: by device, the number of its GPU; empty for CPUs.
         bell: descriptor of the pipe by which they wake the controller, if they share memory with it.
-        limit_nbytes: the largest number of bytes that each may hold; None for no limit.
     """
 
     def __init__(
@@ -61,9 +74,8 @@ class Forked:
         bell: int = -1,
         limit_nbytes: int | None = None,
     ) -> None:
+        super().__init__(count, collectives, gpus, limit_nbytes)
         self._fork_server = fork_server
-        self._facts = {"count": count, "collectives": collectives, "limit_nbytes": limit_nbytes}
-        self._gpus: Sequence[int | None] = gpus or [None] * count
         self._arena = arena
         self._bells = [bell] if bell >= 0 else []
         self._path = ""  # of the file by which the workers find each other, if its descriptor does not suffice
@@ -117,17 +129,9 @@ class Forked:
             ours.pop_all()  # the Link owns them now
             return link
 
-    def host(self, device: int) -> str | None:
-        """Here."""
-        return None
-
     def end(self, link: Link) -> str:
         """Kill one."""
         return ending(self._fork_server.kill(link.pid))
-
-    def why_silent(self, device: int) -> str:
-        """It is on this machine."""
-        return STOPPED
 
     def close(self) -> None:
         """Remove the file by which the workers found each other."""

@@ -13,6 +13,7 @@ from tinyshard.runtime.controller.remote_errors import ending, lost_error
 from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch.hosts import Agent, Hosts
+from tinyshard.runtime.launch.local import Starter
 
 _LOOK_EVERY_S = 0.1
 # instructions are not printed for workers that connect within this time
@@ -86,14 +87,13 @@ def _command(hosts: Hosts) -> str:
     )
 
 
-class RemoteWorkers:
-    """One worker for each of some agents. A `launch.local.Starter`.
+class RemoteWorkers(Starter):
+    """One worker for each of some agents.
 
     Args:
         agents: which agents fork, by device.
-        collectives: how the workers communicate: "gloo" or "nccl".
-        gpus: by device, the number of its GPU on its machine; empty for CPUs.
-        limit_nbytes: the largest number of bytes that each may hold; None for no limit.
+        platform: "cpu" or "gpu".
+        collectives, gpus, limit_nbytes: those of `Starter`.
     """
 
     def __init__(
@@ -104,10 +104,9 @@ class RemoteWorkers:
         gpus: Sequence[int] = (),
         limit_nbytes: int | None = None,
     ) -> None:
+        super().__init__(len(agents), collectives, gpus, limit_nbytes)
         self._agents = agents
         self._platform = platform
-        self._facts = {"count": len(agents), "collectives": collectives, "limit_nbytes": limit_nbytes}
-        self._gpus: Sequence[int | None] = gpus or [None] * len(agents)
 
     def host(self, device: int) -> str:
         """The address of a device's machine."""
@@ -166,9 +165,6 @@ class RemoteWorkers:
         if agent.ask("there", None, _NEWS_WITHIN_S):
             return f"{STOPPED} on {agent.place}"
         return f"the connection to {agent.place} is lost or cut"
-
-    def close(self) -> None:
-        """Nothing is left: the store ends with the first worker."""
 
     def _loss(self, device: int) -> str:
         """How the agent of a device ended, or its machine, with all workers there."""

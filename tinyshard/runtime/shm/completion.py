@@ -64,13 +64,12 @@ class Completions:
         os.set_blocking(self._rings, False)
         os.set_blocking(self.bell, False)
 
-    def wait(self, needs: Mapping[int, int], has_recorded: Callable[[Sequence[int]], bool], within_s: float) -> bool:
+    def wait(self, needs: Mapping[int, int], record: Callable[[Sequence[int]], bool], within_s: float) -> bool:
         """Wait until each device has finished the call that is needed of it.
 
         Args:
             needs: by device, the number of a call.
-            has_recorded: gets the result of `read`, and records it if all messages of the devices have been received;
-                returns whether they have.
+            record: records the result of `read`; returns whether all messages of the devices have been received.
             within_s: how long to sleep.
 
         Returns:
@@ -82,7 +81,7 @@ class Completions:
                 return False
         finished = self.read()  # messages that a device sent before it finished a call may not have arrived
         end_s = time.monotonic() + _RECEIVED_WITHIN_S
-        while not has_recorded(finished):
+        while not record(finished):
             if time.monotonic() > end_s:
                 return False
             give_core_away()  # also releases the interpreter's lock for the thread that receives

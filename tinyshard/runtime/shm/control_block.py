@@ -49,9 +49,9 @@ def layout(count: int) -> np.dtype[np.void]:
     return np.dtype(
         [
             ("waking", np.int32, (16,)),  # a word alone in its cache line
-            ("exchange_monitor", np.uint8, (monitor.nbytes(0),)),
-            ("call_monitors", np.uint8, (count, monitor.nbytes(1))),
-            ("holders_monitors", np.uint8, (count + 1, monitor.nbytes(0))),
+            ("exchange_monitor", np.uint8, (monitor.NBYTES,)),
+            ("call_monitors", np.uint8, (count, monitor.NBYTES)),
+            ("holders_monitors", np.uint8, (count + 1, monitor.NBYTES)),
             ("calls", CALLS, (count,)),
             ("eager", np.uint8, (count, EAGER_SLOTS, 2, EAGER_NBYTES)),
             ("log", np.uint8, (LOG_NBYTES,)),
@@ -68,11 +68,8 @@ def nbytes(count: int) -> int:
 def initialise(memory: mmap.mmap, count: int) -> None:
     """Make the monitors in fresh memory; to be done once, before any process uses it."""
     rows = np.frombuffer(memory, layout(count), 1)[0]
-    Monitor(rows["exchange_monitor"], 0, is_new=True)
-    for row in rows["call_monitors"]:
+    for row in (rows["exchange_monitor"], *rows["call_monitors"], *rows["holders_monitors"]):
         Monitor(row, is_new=True)
-    for row in rows["holders_monitors"]:
-        Monitor(row, 0, is_new=True)
 
 
 class ControlBlock:
@@ -106,8 +103,8 @@ class ControlBlock:
 
     def holders_monitor(self, member: int) -> Monitor:
         """The monitor of the table of the holders of the member's blocks."""
-        return Monitor(self._rows["holders_monitors"][member], 0)
+        return Monitor(self._rows["holders_monitors"][member])
 
     def exchange_monitor(self) -> Monitor:
         """The monitor of `exchanges`."""
-        return Monitor(self._rows["exchange_monitor"], 0)
+        return Monitor(self._rows["exchange_monitor"])

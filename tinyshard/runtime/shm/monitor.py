@@ -1,6 +1,6 @@
 """A monitor in shared memory: state that processes change one at a time, and waits for its changes.
 
-It is a POSIX mutex, shared by processes, with condition variables. The guarded state may be read without the mutex as
+It is a POSIX mutex, shared by processes, with a condition variable. The guarded state may be read without the mutex as
 a hint, which is then confirmed with it; so nothing depends on the order in which a processor stores.
 
 A process that is killed while it holds the mutex releases it if the system has robust mutexes (Linux). One that is
@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -29,7 +29,8 @@ SLICE_S = 0.1
 # how often this process polls a condition that the system does not support
 _POLL_S = 1e-3
 
-_MUTEX_NBYTES = _CONDITION_NBYTES = 128  # a mutex has 40 to 64 bytes, a condition 48
+_MUTEX_NBYTES = 128  # it has 40 to 64 bytes, a condition 48
+NBYTES = 2 * _MUTEX_NBYTES
 _SHARED = 1  # PTHREAD_PROCESS_SHARED, everywhere
 _ERRORCHECK = 1 if system.IS_MAC else 2
 _MONOTONIC = time.CLOCK_MONOTONIC
@@ -52,26 +53,19 @@ class Timespec(ctypes.Structure):
         return self
 
 
-def nbytes(conditions: int) -> int:
-    """Size of a monitor with this number of conditions."""
-    return _MUTEX_NBYTES + conditions * _CONDITION_NBYTES
-
-
 class Monitor:
     """One process's end of a monitor. As a context manager it holds the mutex.
 
     Args:
-        memory: uint8[nbytes(conditions)], shared.
-        conditions: their number.
+        memory: uint8[NBYTES], shared.
         is_new: no process has used this memory yet: initialise it.
     """
 
-    def __init__(self, memory: np.ndarray, conditions: int = 1, *, is_new: bool = False) -> None:
+    def __init__(self, memory: np.ndarray, *, is_new: bool = False) -> None:
         start = memory.ctypes.data
         self._memory = memory  # the addresses are valid as long as it
         self._mutex = ctypes.c_void_p(start)
-        places = range(start + _MUTEX_NBYTES, start + nbytes(conditions), _CONDITION_NBYTES)
-        self._conditions = [ctypes.c_void_p(place) for place in places]
+        self._condition = ctypes.c_void_p(start + _MUTEX_NBYTES)
         self._slice = Timespec().set(SLICE_S)
         # in C, so that no Ctrl-C strikes before it has an effect. Without the mutex nothing happens
         self.release = partial(_quick.pthread_mutex_unlock, self._mutex)
@@ -91,8 +85,7 @@ class Monitor:
         _library.pthread_condattr_setpshared(attributes, _SHARED)
         if not _HAS_RELATIVE_WAIT:
             _library.pthread_condattr_setclock(attributes, _MONOTONIC)
-        for condition in self._conditions:
-            _library.pthread_cond_init(condition, attributes)
+        _library.pthread_cond_init(self._condition, attributes)
 
     def __enter__(self) -> Monitor:
         self.acquire()
@@ -127,14 +120,13 @@ class Monitor:
         time.sleep(min(seconds, 1e-4))
         return int(_quick.pthread_mutex_trylock(self._mutex))
 
-    def notify_all(self, conditions: Sequence[int] = (0,)) -> None:
-        """Wake all processes that sleep on these conditions. The mutex need not be held any more."""
-        for condition in conditions:
-            _quick.pthread_cond_broadcast(self._conditions[condition])
+    def notify_all(self) -> None:
+        """Wake all processes that sleep on the condition. The mutex need not be held any more."""
+        _quick.pthread_cond_broadcast(self._condition)
 
-    def sleep(self, condition: int = 0) -> None:
+    def _sleep(self) -> None:
         """With the mutex held: release it until `notify_all`, or for `SLICE_S`; then acquire it again."""
-        where = self._conditions[condition]
+        where = self._condition
         if _HAS_RELATIVE_WAIT:
             code = _library.pthread_cond_timedwait_relative_np(where, self._mutex, ctypes.byref(self._slice))
         else:
@@ -145,16 +137,13 @@ class Monitor:
             time.sleep(_POLL_S)
             self.acquire()
 
-    def wait_until(
-        self, is_true: Callable[[], bool], condition: int = 0, *, check: Callable[[], object] = lambda: None
-    ) -> None:
+    def wait_until(self, is_true: Callable[[], bool], check: Callable[[], object] = lambda: None) -> None:
         """Sleep until `is_true()` with the mutex held; it is not held before and after.
 
         Args:
-            condition: is notified when it becomes true.
             check: called between two sleeps; an error of it ends the wait.
         """
         with self:
             while not is_true():
                 check()
-                self.sleep(condition)
+                self._sleep()

@@ -111,7 +111,7 @@ class Mapping:
             except OSError:
                 del self._own[offset]
                 raise
-            if is_copied and not system.copy_ahead(self._pages, offset, nbytes):
+            if is_copied and not system.has_advised(self._pages, system.MADV_POPULATE_WRITE, offset, nbytes):
                 # the first write to a page copies it. A thread that writes to this very byte may be overtaken
                 self.bytes[offset : offset + nbytes : system.PAGE_NBYTES] |= np.uint8(0)
 
@@ -124,7 +124,7 @@ class Mapping:
 
     def give_back(self, offset: int, nbytes: int) -> bool:
         """Return whole pages of the file to the system, which are zeros afterwards; False if it cannot: they stay."""
-        return system.give_back(self._pages, offset, nbytes)
+        return system.has_advised(self._pages, system.MADV_REMOVE, offset, nbytes)
 
     def room_nbytes(self) -> int | None:
         """The free space where the file is; None if only the machine's memory limits it."""

@@ -74,17 +74,8 @@ def room_nbytes(fd: int) -> int | None:
     return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
-def give_back(pages: mmap.mmap, offset: int, nbytes: int) -> bool:
-    """Return a file's pages to the system, which are zeros afterwards; False if it cannot, and they stay."""
-    return _has_advised(pages, MADV_REMOVE, offset, nbytes)  # some file systems know no holes
-
-
-def copy_ahead(pages: mmap.mmap, offset: int, nbytes: int) -> bool:
-    """Copy the pages of a private mapping now; False if the system cannot."""
-    return _has_advised(pages, MADV_POPULATE_WRITE, offset, nbytes)
-
-
-def _has_advised(pages: mmap.mmap, advice: int | None, offset: int, nbytes: int) -> bool:
+def has_advised(pages: mmap.mmap, advice: int | None, offset: int, nbytes: int) -> bool:
+    """Advise the system about pages; False if it cannot do this: some file systems know no holes."""
     try:
         if advice is not None:
             pages.madvise(advice, offset, nbytes)

@@ -123,7 +123,7 @@ class Waking:
             self._sleep(is_true, check)
 
     def _sleep(self, is_true: Callable[[], bool], check: Callable[[], object]) -> None:
-        self._monitors[self._own].wait_until(is_true, check=check)
+        self._monitors[self._own].wait_until(is_true, check)
 
     def look_until(self, is_true: Callable[[], bool], look_s: float) -> bool:
         """Yield the core repeatedly until `is_true()`, or until other processes keep the core for long."""

@@ -23,7 +23,7 @@ from functools import partial
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Moment, PeerLostError, Request
-from tinyshard.runtime.failure import Failure, gone, interrupted
+from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.wire import Current
 
 # a peer's death breaks the connection at once; the controller sends how the peer ended a moment later
@@ -79,7 +79,7 @@ class CallControl:
 
     def cancelled(self, device: int) -> Failure:
         """The failure of a cancelled call."""
-        return interrupted(device, self._by)
+        return Failure(device, interrupt=self._by)
 
     def why_broken(self, error: Exception) -> Failure | None:
         """The failure of a lost device, if that is why a collective raised; blocks until the controller has sent it."""
@@ -140,6 +140,6 @@ def listen(sock: socket.socket, device: int, call_control: CallControl, abort: C
                     plain = _seen(*current, device) if current is not None else None
                     wire.send(sock, ("seen", call_control.done, plain, call_control.processor_s()))
                 elif head[0] == "lost":
-                    call_control.lose(gone(*head[1:]))
+                    call_control.lose(Failure(head[1], lost=head[2]))
                     abort()
     os._exit(0)

@@ -106,14 +106,15 @@ class _Writer:
         inputs = "".join(f"v{number}, " for number in range(program.num_inputs)).rstrip()
         outputs = "".join(f"v{number}, " for number in program.outputs).rstrip() or "()"
         taken = [f"{inputs} = operands", "operands.clear()"] if inputs else []
-        head = [*self._head, "", "def program(operands):"] if self._head else ["def program(operands):"]
+        named = [*self._head, *(f"# {name} is {' '.join(repr(x).split())}" for name, x in self._constants.items())]
+        head = [*named, "", "def program(operands):"] if named else ["def program(operands):"]
         body = [*((line, -1) for line in taken), *self._lines, (f"return {outputs}", last)]
         text = "\n".join([*head, *("    " + line for line, _ in body)])
         return Code(text, (-1,) * (len(head) + 1) + tuple(k for _, k in body), self._functions, self._constants)
 
     def _check(self, number: int, step: Eqn) -> None:
-        """Write a check before the step, if it is due. A collective, and a loop, check by themselves."""
-        if not step.is_torch_op:
+        """Write a check before the step, if it is due. An exchange checks by itself, and control flow in each round."""
+        if step.op in COLLECTIVES or step.op == "transfer" or step.bodies:
             self._since = [0, 0.0]
             return
         used = [self._program.metas[v.number] for v in values_in((step.args, step.kwargs))]

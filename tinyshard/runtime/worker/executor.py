@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -19,7 +19,6 @@ from tinyshard.runtime.worker.files import BLOCK_STEPS
 from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
-from tinyshard.runtime.worker.nans import checking
 
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
 VIEWS = {"local_slice", "held", "aten._unsafe_view.default"}
@@ -33,32 +32,32 @@ class ReadyStep:
     """One step that is ready to run.
 
     Attributes:
-        call: values of the program -> flat results; None for a collective, and for control flow.
         step: the program's step.
+        results: numbers of the results.
+        dead: values that no later step uses.
+        line: the user's line that called the op; None where that is the line of the call.
+        makes_nbytes: the size of its results, as far as it is known, without views.
+        call: values of the program -> flat results; None for a collective, and for control flow.
+        function: of torch's ops, what is called with the step's own arguments.
         request: a collective, or a transfer; None for an op.
         operand: number of its operand; of an exchange of several operands their numbers.
         perform: runs it, from `Communicator.ready`; None without a communicator.
-        results: numbers of the results.
-        dead: values that no later step uses.
         flow: for control flow, starts it on the values of the program.
         bodies: for control flow, the programs that it runs.
-        makes_nbytes: the size of its results, as far as it is known, without views.
-        line: the user's line that called the op; None where that is the line of the call.
-        function: of torch's ops, what is called with the step's own arguments.
     """
 
-    call: Callable[[list[Any]], Sequence[Any]] | None
     step: Eqn
-    request: Request | None
-    operand: int | tuple[int, ...]
-    perform: Perform | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
+    line: Any = None
+    makes_nbytes: int = 0
+    call: Callable[[list[Any]], Sequence[Any]] | None = None
+    function: Callable[..., Any] | None = None
+    request: Request | None = None
+    operand: int | tuple[int, ...] = -1
+    perform: Perform | None = None
     flow: Callable[[list[Any]], Flow] | None = None
     bodies: tuple[ReadyProgram, ...] = ()
-    makes_nbytes: int = 0
-    line: Any = None
-    function: Callable[..., Any] | None = None
 
     def describe(self, values: list[Any]) -> str:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
@@ -121,75 +120,57 @@ def make_ready(
             the user's torch modes must see each op under its name, and no tensor made under them may be kept.
         send: sends the values of an effect to the controller; None in the controller's own process.
     """
-    steps = tuple(_ready_step(k, program, dead, place, communicator, send) for k, dead in enumerate(last_uses(program)))
-    if program.lines:
-        steps = tuple(replace(step, line=line) for step, line in zip(steps, program.lines, strict=True))
-    if program.checks_nans:
-        steps = tuple(
-            replace(
-                s, call=s.call and checking(s.step.op, s.call), perform=s.perform and checking(s.step.op, s.perform)
-            )
-            for s in steps
-        )
+
+    def prepared(number: int, dead: tuple[int, ...]) -> ReadyStep:
+        step, line = program.steps[number], program.lines[number] if program.lines else None
+        differs = _by_kind(step, program, place, communicator, send)
+        nbytes = 0 if is_view(step) else _nbytes([program.metas[n] for n in step.results if n >= 0])
+        return ReadyStep(step, step.results, dead, line, **{"makes_nbytes": nbytes, **differs})
+
+    steps = tuple(prepared(number, dead) for number, dead in enumerate(last_uses(program)))
     may_print = any(s.call and s.step.op != "literal" and not s.step.op.startswith("aten.") for s in steps)
     may_print = may_print or any(body.may_print for s in steps for body in s.bodies)
     return ReadyProgram(program, steps, len(program.metas), may_print)
 
 
-def _ready_step(
-    number: int,
+def _by_kind(
+    step: Eqn,
     program: Program,
-    dead: tuple[int, ...],
     place: torch.device | None,
     communicator: Communicator | None,
     send: Send | None,
-) -> ReadyStep:
-    step = program.steps[number]
+) -> dict[str, Any]:
+    """The attributes of a ready step that only steps of its kind have."""
     if step.op in COLLECTIVES or step.op == "transfer":
-        operand = step.args[0].number
-        several = tuple(x.number for x in step.args) if len(step.args) > 1 else ()
+        operands, axes = tuple(x.number for x in step.args), tuple(step.kwargs.get("axes", ()))
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
-        axes = tuple(step.kwargs.get("axes", ()))
-        meta, result = program.metas[operand], program.metas[step.results[0]]
-        metas: Any = tuple(program.metas[n] for n in several)
-        request = Request(step.op, program.devices, program.axes, axes, params, meta, result, metas)
+        metas: Any = tuple(program.metas[n] for n in operands)
+        several, result = metas if len(metas) > 1 else (), program.metas[step.results[0]]
+        request = Request(step.op, program.devices, program.axes, axes, params, metas[0], result, several)
         perform = communicator.ready(request) if communicator is not None else None
-        nbytes = 0 if step.op in VIEWS else sum(_nbytes(program.metas[n]) for n in step.results)
-        return ReadyStep(None, step, request, several or operand, perform, step.results, dead, makes_nbytes=nbytes)
+        return {"request": request, "operand": operands if several else operands[0], "perform": perform}
     if step.op in FLOWS:
-        bodies = tuple(make_ready(body, place, communicator, send) for body in step.bodies)
         types = tuple(program.metas[n] for n in step.results)
-        flow = functools.partial(FLOWS[step.op], step, bodies=bodies, results=types, place=place)
-        nbytes = sum(map(_nbytes, FLOWS[step.op].stacked(step, types)))
-        return ReadyStep(None, step, None, -1, None, step.results, dead, flow, bodies, nbytes)
+        flow = functools.partial(FLOWS[step.op], step, results=types, place=place)
+        bodies = tuple(make_ready(body, place, communicator, send) for body in step.bodies)
+        return {"flow": flow, "bodies": bodies, "makes_nbytes": _nbytes(FLOWS[step.op].stacked(step, types))}
     if step.op in BLOCK_STEPS:
         does = BLOCK_STEPS[step.op]
-
-        def handled(values: list[Any]) -> tuple[Any, ...]:
-            return (does(*_filled(step.args, values), place),)
-
-        return ReadyStep(handled, step, None, -1, None, step.results, dead, makes_nbytes=_made_nbytes(step, program))
+        return {"call": lambda values: (does(*_filled(step.args, values), place),)}
     if step.op == EFFECT:
-        operands, site = step.args
-        return ReadyStep(functools.partial(_send, send, site, operands), step, None, -1, None, step.results, dead)
+        return {"call": functools.partial(_send, send, *step.args)}
     try:
         if step.op == "literal":
             literal = (step.args[0].values.to(place),)
-            return ReadyStep(lambda values: literal, step, None, -1, None, step.results, dead)
+            return {"call": lambda values: literal, "makes_nbytes": 0}
         call, function = _caller(step, program.metas, place, is_shortened=communicator is not None)
     except Exception as error:  # as for a missing op: an error of each call of the program
         call = function = functools.partial(_raise, error)
-    nbytes = _made_nbytes(step, program)
-    return ReadyStep(call, step, None, -1, None, step.results, dead, makes_nbytes=nbytes, function=function)
+    return {"call": call, "function": function}
 
 
-def _made_nbytes(step: Eqn, program: Program) -> int:
-    """The size of a step's results, as far as it is known; nothing of those that look at operands."""
-    return 0 if is_view(step) else sum(_nbytes(program.metas[n]) for n in step.results if n >= 0)
-
-
-def _nbytes(meta: ShapedType | None) -> int:
-    return 0 if meta is None else meta.nbytes
+def _nbytes(metas: Sequence[ShapedType | None]) -> int:
+    return sum(0 if meta is None else meta.nbytes for meta in metas)
 
 
 def is_view(step: Eqn) -> bool:
@@ -199,7 +180,7 @@ def is_view(step: Eqn) -> bool:
     return step.is_torch_op and has_op(step.op) and bool(find_op(step.op).is_view)
 
 
-def _send(send: Send | None, site: int, operands: Sequence[Value], values: list[Any]) -> Sequence[Any]:
+def _send(send: Send | None, operands: Sequence[Value], site: int, values: list[Any]) -> Sequence[Any]:
     assert send is not None
     send(site, [values[x.number] for x in operands])
     return ()
@@ -239,7 +220,7 @@ def _caller(
     if place is not None and any(argument.name == "device" for argument in op._schema.arguments):
         kwargs = {**kwargs, "device": place}
     plain = [(i, a.number) for i, a in enumerate(template) if isinstance(a, Value)]
-    nested = [(i, a) for i, a in enumerate(template) if not isinstance(a, Value) and any(values_in(a))]
+    nested = [(i, a) for i, a in enumerate(template) if isinstance(a, list | tuple) and any(values_in(a))]
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
     if is_shortened:
         op = short_name(op, template, kwargs)

@@ -1,94 +1,80 @@
 """Control flow on one device: a step that runs programs in rounds.
 
+    flow.begin()
     while (round := flow.next(failed)) is not None:
-        program, values = round
-        ...                         the steps of the program, on these values
-        flow.take(values, failed)
+        body, inputs = round
+        ...                         the steps of the body of this position, on these inputs
+        flow.take(outputs, failed)
     flow.results()
 
-A device that has failed still runs the rounds in whose collectives other devices wait, without values.
+A device that has failed still runs the rounds in whose collectives other devices wait, without inputs and outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from tinyshard.core.program import Eqn, Program
+from tinyshard.core.program import Eqn
 from tinyshard.core.types import ShapedType
 
-
-class Body(Protocol):
-    """A program of a step, ready to run."""
-
-    @property
-    def program(self) -> Program:
-        """The program as it was sent."""
-
-    @property
-    def size(self) -> int:
-        """The number of its values."""
+Round = tuple[int, list[Any]]  # position of a body among those of the step, and its inputs
 
 
-Round = tuple[Any, list[Any]]  # a body, and its values
-
-
-def _values(body: Body, inputs: Sequence[Any] = ()) -> list[Any]:
-    """The values of a body before it runs: its inputs come first; none if the device has failed."""
-    return [*inputs, *[None] * (body.size - len(inputs))]
-
-
-class Flow(Protocol):
-    """A step of control flow while it runs."""
-
-    @staticmethod
-    def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
-        """Those of its results, of these shapes and dtypes, that it makes before the first round."""
-
-    def begin(self) -> Sequence[torch.Tensor]:
-        """Make them."""
-
-    def next(self, failed: bool) -> Round | None:
-        """The program to run now, and its values; None at the end. If it raises, its state is unchanged."""
-
-    def take(self, values: list[Any], failed: bool) -> None:
-        """Take the results of the round."""
-
-    def results(self) -> Sequence[Any]:
-        """The results of the step."""
-
-
-class Scan:
-    """One body for each row of some operands: a carry goes from round to round, and results are stacked.
+class Flow:
+    """A step of control flow while it runs.
 
     Args:
         step: the step.
         values: of the program around it.
-        bodies: its body.
         results: shape and dtype of each result.
         place: the GPU on which results are made; None for the CPU.
     """
 
     def __init__(
-        self,
-        step: Eqn,
-        values: list[Any],
-        *,
-        bodies: Sequence[Body],
-        results: Sequence[ShapedType | None],
-        place: torch.device | None,
+        self, step: Eqn, values: list[Any], *, results: Sequence[ShapedType | None], place: torch.device | None
     ) -> None:
-        carry, rows, constants = ([values[x.number] for x in part] for part in step.args)
-        self._carry: Sequence[Any] = carry
-        self._rows, self._constants = rows, constants
-        (self._body,) = bodies
-        self._length, self._reverse = step.kwargs["length"], step.kwargs["reverse"]
-        self._count = len(carry)
+        self._step = step
         self._stacked = self.stacked(step, results)
-        self._stacks: list[torch.Tensor] = []
         self._place = place
+        self._start(*([values[x.number] for x in part] for part in step.args))
+
+    def _start(self, *operands: Any, **no_others: Any) -> None:
+        """Keep the operands, in the groups of the step's arguments."""
+        raise NotImplementedError
+
+    @staticmethod
+    def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
+        """Those of its results, of these shapes and dtypes, that it makes before the first round."""
+        return ()
+
+    def begin(self) -> Sequence[torch.Tensor]:
+        """Make them."""
+        return ()
+
+    def next(self, failed: bool) -> Round | None:
+        """The next round; None at the end. If it raises, its state is unchanged."""
+        raise NotImplementedError
+
+    def take(self, outputs: list[Any], failed: bool) -> None:
+        """Take the outputs of the round; each is None if the device has failed."""
+        raise NotImplementedError
+
+    def results(self) -> Sequence[Any]:
+        """The results of the step."""
+        raise NotImplementedError
+
+
+class Scan(Flow):
+    """One body for each row of some operands: a carry goes from round to round, and results are stacked."""
+
+    def _start(self, carry: list[Any], rows: list[Any], constants: list[Any]) -> None:
+        self._carry, self._rows, self._constants = carry, rows, constants
+        self._length, self._reverse = self._step.kwargs["length"], self._step.kwargs["reverse"]
+        self._count = len(carry)
+        self._stacks: list[torch.Tensor] = []
         self._done = 0
 
     @staticmethod
@@ -103,24 +89,23 @@ class Scan:
 
     def next(self, failed: bool) -> Round | None:
         """The body, with the carry and the next row."""
-        if self._done == self._length or (failed and not self._body.program.communicates):
+        if self._done == self._length or (failed and not self._step.communicates):
             return None
         inputs: list[Any] = []
         if not failed:
             i = self._at(self._done)
             inputs = [*self._carry, *(x[i] for x in self._rows), *self._constants]
-            self._carry = ()  # the body frees each part after its last use
+            self._carry = []  # the body frees each part after its last use
         self._done += 1
-        return self._body, _values(self._body, inputs)
+        return 0, inputs
 
     def _at(self, number: int) -> int:
         return self._length - 1 - number if self._reverse else number
 
-    def take(self, values: list[Any], failed: bool) -> None:
+    def take(self, outputs: list[Any], failed: bool) -> None:
         """The carry of the next round; results are put in their stacks."""
         if failed:
             return
-        outputs = [values[number] for number in self._body.program.outputs]
         self._carry = outputs[: self._count]
         i = self._at(self._done - 1)
         for stack, y in zip(self._stacks, outputs[self._count :], strict=True):
@@ -131,95 +116,61 @@ class Scan:
         return [*self._carry, *self._stacks]
 
 
-class _WithoutStacks:
-    @staticmethod
-    def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
-        """None."""
-        return ()
-
-    def begin(self) -> Sequence[torch.Tensor]:
-        """Nothing."""
-        return ()
-
-
-class While(_WithoutStacks):
-    """A body, as long as a test of its carry is true. The arguments are those of `Scan`; the bodies are test and body.
+class While(Flow):
+    """A body, as long as a test of its carry is true. The bodies are test and body.
 
     If devices exchange data inside, they agree on the outcome of the test; so a failed device ends the loop on all.
     """
 
-    def __init__(
-        self,
-        step: Eqn,
-        values: list[Any],
-        *,
-        bodies: Sequence[Body],
-        results: Sequence[ShapedType | None],
-        place: torch.device | None,
-    ) -> None:
-        self._carry, self._of_test, self._of_body = ([values[x.number] for x in part] for part in step.args)
-        self._test, self._body = bodies
-        self._together = step.communicates
+    def _start(self, carry: list[Any], of_test: list[Any], of_body: list[Any]) -> None:
+        self._carry, self._of_test, self._of_body = carry, of_test, of_body
         self._goes_on: bool | None = None  # None: the test must run
 
     def next(self, failed: bool) -> Round | None:
         """The test; the body, if it was true."""
-        if self._goes_on is False or (failed and not self._together):
+        if self._goes_on is False or (failed and not self._step.communicates):
             return None
-        body, constants = (self._test, self._of_test) if self._goes_on is None else (self._body, self._of_body)
-        values = _values(body, [] if failed else [*self._carry, *constants])
+        position, constants = (0, self._of_test) if self._goes_on is None else (1, self._of_body)
+        inputs = [] if failed else [*self._carry, *constants]
         if self._goes_on:
             self._carry = []  # the body frees each part after its last use
-        return body, values
+        return position, inputs
 
-    def take(self, values: list[Any], failed: bool) -> None:
+    def take(self, outputs: list[Any], failed: bool) -> None:
         """The outcome of the test, or the next carry."""
         if self._goes_on:
             self._goes_on = None
-            self._carry = [] if failed else [values[number] for number in self._body.program.outputs]
+            self._carry = [] if failed else outputs
         else:
-            outcome = values[self._test.program.outputs[0]]
-            self._goes_on = outcome is not None and bool(outcome)
+            self._goes_on = outputs[0] is not None and bool(outputs[0])
 
     def results(self) -> Sequence[Any]:
         """The last carry."""
         return self._carry
 
 
-class Branches(_WithoutStacks):
-    """The branch with a given number. The arguments are those of `Scan`; the bodies are the branches."""
+class Branches(Flow):
+    """The branch with a given number; the bodies are the branches."""
 
-    def __init__(
-        self,
-        step: Eqn,
-        values: list[Any],
-        *,
-        bodies: Sequence[Body],
-        results: Sequence[ShapedType | None],
-        place: torch.device | None,
-    ) -> None:
-        (index,), operands = step.args
-        self._index = values[index.number]
-        self._operands = [values[x.number] for x in operands]
-        self._bodies = bodies
-        self._together = step.communicates
+    def _start(self, index: list[Any], operands: list[Any]) -> None:
+        (self._index,), self._operands = index, operands
         self._results: Sequence[Any] | None = None
 
     def next(self, failed: bool) -> Round | None:
         """The branch, once. If devices exchange data inside, they have agreed on the number."""
-        if self._results is not None or (failed and not self._together):
+        if self._results is not None or (failed and not self._step.communicates):
             return None
-        body = self._bodies[int(self._index)]
+        position = int(self._index)
         self._results = ()
-        return body, _values(body, [] if failed else self._operands)
+        return position, [] if failed else self._operands
 
-    def take(self, values: list[Any], failed: bool) -> None:
+    def take(self, outputs: list[Any], failed: bool) -> None:
         """Its results."""
-        self._results = [values[number] for number in self._bodies[int(self._index)].program.outputs]
+        self._results = outputs
 
     def results(self) -> Sequence[Any]:
-        """Take the results of the branch."""
+        """The results of the branch."""
         return self._results or ()
 
 
-FLOWS: dict[str, type[Scan] | type[While] | type[Branches]] = {"scan": Scan, "while": While, "cond": Branches}
+FLOWS: dict[str, type[Flow]] = {"scan": Scan, "while": While, "cond": Branches}

@@ -11,6 +11,7 @@ import ctypes
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,10 +27,9 @@ from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
-from tinyshard.runtime.worker.memory import Memory
-from tinyshard.runtime.worker.recording import Recording
+from tinyshard.runtime.worker.recording import CALL, NO_EXCHANGE, Recording
 from tinyshard.runtime.worker.steps import Steps
-from tinyshard.runtime.worker.values import Values, meta_of
+from tinyshard.runtime.worker.values import Memory, Values, meta_of
 
 _LIBC = ctypes.CDLL(None)
 # after this time without a message (as decaying allocators do) a device returns memory that it keeps for reuse
@@ -38,10 +38,11 @@ _REST_AFTER_S = 10.0
 _CALLS_BETWEEN_REPORTS = 64
 
 
+@dataclass(eq=False)
 class Worker:
     """The device's loop. In place of a value that could not be computed it keeps the Failure.
 
-    Args:
+    Attributes:
         sock: this device's socket to the controller.
         device: its id.
         call_control: which calls may start.
@@ -53,58 +54,47 @@ class Worker:
         memory: counts the device's memory; None without a limit.
     """
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        device: int,
-        call_control: CallControl,
-        communicator: Communicator,
-        arena: Arena | None,
-        bell: int,
-        place: torch.device | None,
-        *,
-        is_remote: bool,
-        memory: Memory | None = None,
-    ) -> None:
-        self._sock = sock
-        self._device = device
-        self._call_control = call_control
-        self._communicator = communicator
-        self._arena = arena
-        self._completion = None if arena is None else Completion(arena.control, device, bell)
-        self._log = None if arena is None else LogReader(arena.control, device)
-        self._place = place
-        self._is_remote = is_remote
-        self._values = Values(device, arena, place, memory)
+    sock: socket.socket
+    device: int
+    call_control: CallControl
+    communicator: Communicator
+    arena: Arena | None
+    bell: int
+    place: torch.device | None
+    is_remote: bool
+    memory: Memory | None = None
+
+    def __post_init__(self) -> None:
+        self._completion = None if self.arena is None else Completion(self.arena.control, self.device, self.bell)
+        self._log = None if self.arena is None else LogReader(self.arena.control, self.device)
+        self._values = Values(self.device, self.arena, self.place, self.memory)
         self._programs: dict[int, ReadyProgram] = {}
         self._called: set[int] = set()  # programs: a second call runs code, which takes time to be made
         self._may_have_printed = False
         self._default_dtype = torch.get_default_dtype()
         self._busy_s = time.monotonic()
         self._reported = 0
-        self._memory = memory
-        self._recording: Recording | None = None  # while a trace is on
-        self._steps = Steps(device, call_control, self._fail, place, has_arena=arena is not None, memory=memory)
+        self._steps = Steps(self.device, self.call_control, self._fail, self.place, self._log is not None, self.memory)
 
     def serve(self) -> None:
         """Handle messages in order, until the controller has ended. The controller bounds how many wait to be read."""
-        wire.send(self._sock, ("ready",))
+        wire.send(self.sock, ("ready",))
         for head, payload in self._messages():
             if head[0] == "run":
                 self._call(*head[1:])
             else:
                 self._handle(head, payload)
-            if self._arena is not None and self._arena.freed:  # now that no process waits for this device
-                self._arena.let_go()
+            if self.arena is not None and self.arena.freed:  # now that no process waits for this device
+                self.arena.let_go()
 
     def _messages(self) -> Iterator[wire.Message]:
         """The messages from the controller, until it has ended."""
-        from_socket = wire.messages(self._sock, self._rest, _REST_AFTER_S)
+        from_socket = wire.messages(self.sock, self._rest, _REST_AFTER_S)
         if self._log is None:
             yield from from_socket
             return
         while True:
-            records = self._log.take(_REST_AFTER_S if self._communicator.settle() else 0)
+            records = self._log.take(_REST_AFTER_S if self.communicator.settle() else 0)
             if records:
                 self._busy_s = time.monotonic()
             elif time.monotonic() - self._busy_s > _REST_AFTER_S:
@@ -121,18 +111,18 @@ class Worker:
 
     def _rest(self) -> None:
         """Return the memory of freed values to the system, except a little: new memory takes time."""
-        if self._arena is not None:
-            self._arena.trim()
+        if self.arena is not None:
+            self.arena.trim()
         if hasattr(_LIBC, "malloc_trim"):
             _LIBC.malloc_trim(0)
-        if self._place is not None:
+        if self.place is not None:
             torch.cuda.empty_cache()
 
     def _call(
         self, number: int, program: int, inputs: Sequence[int], outputs: tuple[int, ...], free: Sequence[int]
     ) -> None:
         """Run a program, and note that the call is finished. `outputs` are numbers for the results."""
-        values, control, memory = self._values.by_number, self._call_control, self._memory
+        values, control, memory = self._values.by_number, self.call_control, self.memory
         operands = list(map(values.get, inputs))
         failed = next(x for x in operands if type(x) is Failure) if Failure in map(type, operands) else None
         if memory is not None:
@@ -143,12 +133,12 @@ class Worker:
             ready = self._programs[program] = self._steps.joined(ready)
         self._called.add(program)
         if not control.enter(number):
-            skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
+            skipped = Failure(self.device, error="the call was skipped")  # the controller knows why
             values.update(dict.fromkeys(outputs, skipped))
-        elif failed or ready.function is None or number <= control.cancelled_upto or self._recording is not None:
+        elif failed or ready.function is None or number <= control.cancelled_upto or self._steps.recordings:
             self._run(number, ready, operands, outputs, failed)
         else:
-            self._prepare(number, ready)
+            self._prepare(number, ready, None)
             try:
                 results = ready.function(operands)
             except Exception as error:
@@ -161,11 +151,11 @@ class Worker:
             memory.let_go(operands)  # the rest of them and of the program's values
         self._values.free(free)  # results of this call may be among these, too
         self._end_call(number)
-        self._communicator.settle()
+        self.communicator.settle()
 
-    def _prepare(self, number: int, ready: ReadyProgram) -> None:
+    def _prepare(self, number: int, ready: ReadyProgram, failed: Failure | None) -> None:
         """Set what the steps of a call read."""
-        self._steps.number, self._steps.exchanges = number, 0
+        self._steps.begin(number, failed)
         if ready.may_print:
             self._may_have_printed = True
         if ready.program.default_dtype is not self._default_dtype:
@@ -174,7 +164,7 @@ class Worker:
 
     def _end_call(self, number: int) -> None:
         """Note that a call is finished."""
-        self._call_control.done = number
+        self.call_control.done = number
         if self._completion is not None:
             if self._may_have_printed:
                 flush()
@@ -191,14 +181,14 @@ class Worker:
             try:
                 self._values.put(value, shape, dtype, block, payload)
             except Exception as error:
-                failure = failure_of(self._device, f"placing {ShapedType(shape, dtype)}", error)
+                failure = failure_of(self.device, f"placing {ShapedType(shape, dtype)}", error)
                 self._values.by_number[value] = self._fail(number, failure)
             self._end_call(number)
         elif kind == "unsent":
             self._values.by_number.update(dict.fromkeys(head[2], head[3]))
             self._end_call(head[1])
         elif kind == "program":
-            self._programs[head[1]] = make_ready(head[2], self._place, self._communicator, self._send)
+            self._programs[head[1]] = make_ready(head[2], self.place, self.communicator, self._send)
         elif kind == "free":
             self._values.free(head[1])
         elif kind == "forget":
@@ -210,18 +200,19 @@ class Worker:
         elif kind == "held":
             self._reply(head[1], len(self._values.by_number))
         elif kind == "memory":
-            self._reply(head[1], None if self._memory is None else self._memory.stats())
+            self._reply(head[1], None if self.memory is None else self.memory.stats())
         elif kind == "fetch":
             self._reply(head[1], *self._values.fetch(*head[2]))
         elif kind == "handed":
-            self._reply(head[1], list(self._communicator.handed))
-            self._communicator.handed.clear()
+            self._reply(head[1], list(self.communicator.handed))
+            self.communicator.handed.clear()
         elif kind == "record":
-            self._recording = Recording(self._place)
+            self._steps.recordings = {0: Recording(self.place)}
             self._reply(head[1], time.monotonic_ns())
         elif kind == "recorded":
-            recording, self._recording = self._recording, None
-            self._reply(head[1], None if recording is None else recording.taken())
+            recording = self._steps.recordings.get(0)
+            self._steps.recordings = {}
+            self._reply(head[1], recording and recording.taken())
         elif kind == "unknown":
             self._reply(head[1], [op for op in head[2] if not has_op(op)])
         elif kind == "describe":
@@ -229,18 +220,18 @@ class Worker:
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
         flush()
-        if self._is_remote:
+        if self.is_remote:
             connect.wait_until_there(1)
-        wire.send(self._sock, ("reply", request, self._call_control.done, answer), payload)
+        wire.send(self.sock, ("reply", request, self.call_control.done, answer), payload)
 
     def _send(self, site: int, blocks: list[torch.Tensor]) -> None:
         """Send the values of an effect of the present call to the controller, which waits for them."""
         values = [(tuple(x.shape), x.dtype, bytes(wire.tensor_bytes(x.cpu()))) for x in blocks]
-        wire.send(self._sock, ("effect", self._call_control.started, site, values))
+        wire.send(self.sock, ("effect", self.call_control.started, site, values))
 
     def _fail(self, number: int, failure: Failure) -> Failure:
-        wire.send(self._sock, ("failed", number, failure))
-        if self._place is not None and is_broken(self._place):
+        wire.send(self.sock, ("failed", number, failure))
+        if self.place is not None and is_broken(self.place):
             leave(GPU_FAILED)
         return failure
 
@@ -259,28 +250,33 @@ class Worker:
             why: the failure of an operand; or the error that the function has raised.
         """
         values += [None] * (ready.size - len(values))
+        steps = self._steps
         if isinstance(why, Exception):
-            failed = self._steps.go_on(number, ready, values, why)
-        elif self._recording is not None:
-            self._prepare(number, ready)
-            with self._recording.call(number, ready.program.number):
-                failed = self._steps.run(number, self._recording.of(ready), values, why)
+            steps.go_on(ready, values, why)
         else:
-            self._prepare(number, ready)
-            failed = self._steps.run(number, ready, values, why)
-        if self._place is not None and not failed:
-            failed = self._failed_on_gpu(number, ready)
+            self._prepare(number, ready, why)
+            recording, start_ns = steps.recordings.get(0), time.monotonic_ns()
+            if recording is not None:
+                recording.begin(number)
+            steps.run(ready, values)
+            if recording is not None:
+                recording.note(ready.program.number, CALL, NO_EXCHANGE, start_ns)
+        if self.place is not None and not steps.failed:
+            self._wait_for_gpu(ready)
+        failed = steps.failure
         for value, slot in zip(outputs, ready.program.outputs, strict=True):
             if failed:
                 self._values.by_number[value] = failed
             elif values[slot] is not None:
                 self._values.keep(value, values[slot])
 
-    def _failed_on_gpu(self, number: int, ready: ReadyProgram) -> Failure | None:
+    def _wait_for_gpu(self, ready: ReadyProgram) -> None:
         """Block until the GPU has finished the call's steps, so that their errors are errors of this call."""
         try:
-            torch.cuda.synchronize(self._place)
+            torch.cuda.synchronize(self.place)
         except Exception as error:
-            return self._fail(number, failure_of(self._device, f"{len(ready.steps)} steps on {self._place}", error))
-        lost = self._call_control.lost  # an abort ends NCCL's waits without an error
-        return self._fail(number, lost) if lost and ready.program.communicates else None
+            self._steps.note(failure_of(self.device, f"{len(ready.steps)} steps on {self.place}", error))
+        else:
+            lost = self.call_control.lost  # an abort ends NCCL's waits without an error
+            if lost and ready.program.communicates:
+                self._steps.note(lost)

@@ -20,7 +20,7 @@ from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
-from tinyshard.runtime.worker.memory import Memory
+from tinyshard.runtime.worker.values import Memory
 
 _LIBC = ctypes.CDLL(None)
 # how much freed memory a worker keeps at the top of its heap: a tensor of 32 MiB, and the allocator's overhead

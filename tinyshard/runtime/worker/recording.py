@@ -1,8 +1,10 @@
 """The records of a device while a trace is on: each step of its programs, with its start and its end.
 
-    recording.of(ready)     the program with steps that note when they start and end; the loop runs it like any program
+    recording.begin(call)                                a call starts
+    recording.note(program, step, exchange, start_ns)    a step ends, which `one_by_one` has run: no program's function
+                                                         is called while a trace is on
 
-None of this runs while no trace is on. A record is a row of six ints in a bounded buffer:
+A record is a row of six ints in a bounded buffer:
 
     call, program, step, exchange, start, end
       step: position in the program; CALL for the call as a whole
@@ -15,19 +17,10 @@ follows from the records of all devices (`tinyshard.profiler`).
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
 
 import torch
-
-from tinyshard.runtime.collectives.base import Moment
-from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
-from tinyshard.runtime.worker.flow import Flow
 
 FIELDS = 6
 CALL = NO_EXCHANGE = -1
@@ -51,7 +44,6 @@ class Recording:
         self._place = place
         self._most = most
         self._rows = array("q")
-        self._programs: dict[int, ReadyProgram] = {}
         self._call = 0
 
     def taken(self) -> tuple[bytes, int]:
@@ -62,23 +54,8 @@ class Recording:
         """Start a call: the following steps belong to it."""
         self._call = number
 
-    @contextlib.contextmanager
-    def call(self, number: int, program: int) -> Iterator[None]:
-        """A block that records a call."""
-        self.begin(number)
-        with self.step(program, CALL):
-            yield
-
-    @contextlib.contextmanager
-    def step(self, program: int, step: int, exchange: int = NO_EXCHANGE) -> Iterator[None]:
-        """A block that records a step of the present call."""
-        start_ns = time.monotonic_ns()
-        try:
-            yield
-        finally:
-            self._note(program, step, exchange, start_ns)
-
-    def _note(self, program: int, step: int, exchange: int, start_ns: int) -> None:
+    def note(self, program: int, step: int, exchange: int, start_ns: int) -> None:
+        """Record a step of the present call, which ends now."""
         if self._place is not None:
             torch.cuda.synchronize(self._place)
         self._rows.extend((self._call, program, step, exchange, start_ns, time.monotonic_ns()))
@@ -86,39 +63,3 @@ class Recording:
             half = self._most // 2
             del self._rows[: half * FIELDS]
             self.dropped += half
-
-    def of(self, ready: ReadyProgram) -> ReadyProgram:
-        """A program whose steps are recorded."""
-        number = ready.program.number
-        if number not in self._programs:
-            steps = tuple(self._recorded(number, k, step) for k, step in enumerate(ready.steps))
-            self._programs[number] = replace(ready, steps=steps, function=None)
-        return self._programs[number]
-
-    def _recorded(self, program: int, number: int, step: ReadyStep) -> ReadyStep:
-        if step.flow is not None:  # the steps of its bodies are recorded, not the whole
-            flow: Callable[..., Flow] = step.flow
-            bodies = tuple(map(self.of, step.bodies))
-            return replace(step, flow=functools.partial(flow, bodies=bodies), bodies=bodies)
-        if step.perform is not None:
-            perform, communicates = step.perform, step.step.communicates
-
-            def performed(x: Any, moment: Moment) -> Any:
-                start_ns = time.monotonic_ns()
-                try:
-                    return perform(x, moment)
-                finally:
-                    self._note(program, number, moment[1] if communicates else NO_EXCHANGE, start_ns)
-
-            return replace(step, perform=performed)
-        assert step.call is not None
-        call: Callable[[list[Any]], Sequence[Any]] = step.call
-
-        def called(values: list[Any]) -> Sequence[Any]:
-            start_ns = time.monotonic_ns()
-            try:
-                return call(values)
-            finally:
-                self._note(program, number, NO_EXCHANGE, start_ns)
-
-        return replace(step, call=called)
