@@ -209,7 +209,7 @@ class Explorer(Generic[Data]):
             return button
         if isinstance(control, Choice):
             widget = ipywidgets.Dropdown(
-                description=control.label, style=_LABEL, layout={"width": "auto", "max_width": "100%"}
+                description=control.label, style=_LABEL, layout={"width": "auto", "max_width": "calc(100% - 4px)"}
             )
         else:
             widget = ipywidgets.IntSlider(

@@ -55,6 +55,8 @@ const style = `
   ${ended} :is(button, select, .slider-container) { pointer-events: none; opacity: 0.5; }
   /* What is printed breaks between words, and within one only where it is longer than the cell. */
   .jp-OutputArea-output.jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere; }
+  /* The start page's table begins where its text does. */
+  .jp-MarkdownViewer .jp-RenderedMarkdown table { margin-left: 0; }
   /* Figures have a grey that is legible on both grounds: here it is nearer to the ink of the page. */
   [data-jp-theme-light="true"] .jp-RenderedImage img { filter: brightness(0.85); }
   [data-jp-theme-light="false"] .jp-RenderedImage img { filter: brightness(1.2); }
