@@ -104,6 +104,7 @@ STYLE = {
 
 
 _PAGE = re.compile(r'(<div class="ts-page[^"]*">)<style>.*?</style>(.*)', re.DOTALL)  # what `page` makes
+_STARS = re.compile(r"(?<![\w*])\*(\w(?:[\w ]*\w)?)\*(?![\w*])")
 _PART = re.compile(r"^  (got|rule|try): +(.*)$")  # a line of an error's text
 
 
@@ -277,13 +278,14 @@ def error_html(words: str) -> str:
 
 
 def marked(words: str) -> str:
-    """Words as HTML; what is between backticks is code.
+    """Words as HTML; what is between backticks is code, *a word* between stars is emphasized.
 
     Example:
-        >>> marked("`x < 1` holds")
-        '<code>x &lt; 1</code> holds'
+        >>> marked("`x < 1` holds for *one* x")
+        '<code>x &lt; 1</code> holds for <em>one</em> x'
     """
     parts = escape(words, quote=False).split("`")
     if len(parts) % 2 == 0:  # a backtick that opens nothing
         return "`".join(parts)
+    parts[::2] = [_STARS.sub(r"<em>\1</em>", part) for part in parts[::2]]
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
