@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from course.live import view_of
 from course.predicted import note_choice, note_explained, read_guesses
 from course.predictions import prediction_of
 from course.predictions.prediction import Prediction
@@ -105,8 +106,7 @@ class Buttons:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """The live buttons for a notebook that runs; words for every other page, and for nbval."""
-        live = self.panel._repr_mimebundle_() or {}
-        return {**live, "text/plain": self.text}
+        return {**view_of(self.panel), "text/plain": self.text}
 
     def _button(self, prediction: Prediction, letter: str) -> Any:
         import ipywidgets

@@ -20,8 +20,8 @@ START = "START.md"
 PAGES = "pages"
 
 # JupyterLab lets a Markdown page have styles at its elements, and no sheet of styles. Colours are those of the cards in
-# notebooks (tinyshard/core/page.py): a translucent grey is right on light pages and on dark ones.
-_COLOURS = {"passed": "#009e73", "tried": "#d55e00", "still to do": "rgba(128,128,128,0.8)"}
+# notebooks (tinyshard/core/page.py); each has a contrast of 3 and more on light pages and on dark ones.
+_COLOURS = {"passed": "#009e73", "tried": "#d55e00", "still to do": "#777777"}
 _CARD = (
     "border: 1px solid #8888; border-left: 5px solid #56b4e9; border-radius: 4px;"
     " padding: 10px 16px 0; margin-bottom: 1em"

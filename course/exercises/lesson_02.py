@@ -21,7 +21,7 @@ LIBRARYS = {"NamedSharding", "shard_shape", "device_put", "addressable_shards", 
 
 
 def _is_no_spec(spec: Any) -> Verdict:
-    return differs(f"it is a {type(spec).__name__}, not a P(...)")
+    return differs(f"its type is {type(spec).__name__}, not P")
 
 
 def judge_picture(spec: Any) -> Verdict:

@@ -117,7 +117,7 @@ def judge_stops(stops: Any) -> Verdict:
         return differs("it is one P(...), not a list of them", "Also a single stop stands in a list.")
     for spec in stops:
         if not isinstance(spec, P):
-            return differs(f"a stop is a {type(spec).__name__}, not a P(...)")
+            return differs(f"the type of a stop is {type(spec).__name__}, not P")
     mesh = ts.AbstractMesh((2, 2, 2), ("a1", "a2", "b"))
     sent, held, most, have = 0, 0, 0, START
     for want in [*stops, END]:

@@ -30,7 +30,7 @@ def _told(made: Any) -> str:
 def judge_silent_sum(spec: Any) -> Verdict:
     """The sum of each column without communication, an eighth of the matrix on each device."""
     if not isinstance(spec, P):
-        return differs(f"it is a {type(spec).__name__}, not a P(...)")
+        return differs(f"its type is {type(spec).__name__}, not P")
     made = compiled(lambda v: v.sum(0), _operand(spec))
     (held, *_), nbytes = made.program.metas, made.cost_analysis().nbytes
     assert held is not None

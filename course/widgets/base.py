@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 
 import ipywidgets
 
-from course.widgets.card import Sheet, card, error_sheet
+from course.live import view_of
+from course.widgets.card import Sheet, card, error_sheet, size_of
 from tinyshard.core.errors import TinyshardError
 
 __all__ = ["Choice", "Control", "Explorer", "Press", "Step"]
@@ -31,6 +32,7 @@ Options = Sequence[tuple[str, Any]]
 
 _FIRST: Any = object()  # not None, which may be one of the values
 _NONE: Any = object()  # represents the value None in a dropdown: for ipywidgets None means "nothing is chosen"
+LEAST_SCALE = 0.85  # of a picture in a narrow window: its words have 11 px and more
 _LABEL = {"description_width": "initial"}
 # ipywidgets draws the arrow of a dropdown black in any theme: in JupyterLab's dark one it would not be seen
 _ARROW = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'><path fill='%23e0e0e0' d='M4 7h10l-5 5z'/></svg>"
@@ -189,7 +191,7 @@ class Explorer(Generic[Data]):
         else:
             sheet, self.text = self._draw(data), self._describe(data)
         self.svg = card(self._heading, sheet)
-        self._picture.value = self.svg
+        self._picture.value = _scrolled(self.svg)
         self._words.value = f'<pre style="line-height:1.2">{escape(self.text)}</pre>{_DARK}'
 
     def __repr__(self) -> str:
@@ -198,8 +200,7 @@ class Explorer(Generic[Data]):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """The live panel for a notebook that runs; picture and words for every other page, and for nbval."""
-        live = self.panel._repr_mimebundle_() or {}
-        return {**live, "image/svg+xml": self.svg, "text/plain": self.text}
+        return {**view_of(self.panel), "image/svg+xml": self.svg, "text/plain": self.text}
 
     def _widget(self, control: Control) -> Any:
         if isinstance(control, Press):
@@ -207,7 +208,9 @@ class Explorer(Generic[Data]):
             button.on_click(lambda _: self._press(control.name))
             return button
         if isinstance(control, Choice):
-            widget = ipywidgets.Dropdown(description=control.label, style=_LABEL, layout={"width": "auto"})
+            widget = ipywidgets.Dropdown(
+                description=control.label, style=_LABEL, layout={"width": "auto", "max_width": "calc(100% - 4px)"}
+            )
         else:
             widget = ipywidgets.IntSlider(
                 description=control.label, min=0, max=max(control.start, 1), value=control.start, style=_LABEL
@@ -259,6 +262,13 @@ class Explorer(Generic[Data]):
 
     def _show_words(self, change: Any) -> None:
         self._words.layout.display = None if change["new"] else "none"
+
+
+def _scrolled(svg: str) -> str:
+    """A picture that becomes smaller where there is little room, but not too small to be read: then it is scrolled."""
+    width, _ = size_of(svg)
+    least = f'<div style="min-width:{LEAST_SCALE * width:.0f}px">{svg}</div>'
+    return f'<div style="overflow-x:auto;width:0;min-width:100%">{least}</div>'
 
 
 def _in_widget(value: Any) -> Any:

@@ -9,8 +9,8 @@ import torch
 
 from course.experts import Load, load_of
 from course.widgets.base import Choice, Explorer, Step
-from course.widgets.card import INK, MUTED, PAPER, Piece, Sheet, paragraph, stack
-from tinyshard.draw.cell import text
+from course.widgets.card import INK, MUTED, PAPER, WIDEST, Piece, Sheet, paragraph, stack
+from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import device_colour, ink
 
 __all__ = ["Sent", "describe", "draw", "look", "token_routing"]
@@ -22,7 +22,8 @@ CHANCES = {
     "one is popular": (3.0, 1.0, 1.0, 1.0),
     "nearly all to one": (12.0, 1.0, 1.0, 1.0),
 }
-CELL, GAP, LEFT = 18, 3, 92  # px
+CELL, GAP, LEFT = 24, 4, 84  # px
+ROOM = WIDEST - LEFT  # px, of all boxes of an expert
 WIDTH_BYTES = 64  # of a token: 16 numbers
 
 
@@ -83,9 +84,9 @@ def look(router: str, capacity: int) -> Sent:
 
 def draw(sent: Sent) -> Sheet:
     """Tokens in a row each device, in the colour of their expert, dropped ones struck out; below them the boxes."""
-    rows = [paragraph(["tokens: the number and colour of a token is its expert"], fill=MUTED)]
+    rows = [paragraph(["tokens: number and colour say which expert; struck out: dropped"], fill=MUTED)]
     rows += [_tokens(sent, device) for device in range(DEVICES)]
-    rows.append(paragraph(["boxes at each expert: a colour for each sender, empty places white"], fill=MUTED))
+    rows.append(paragraph(["boxes at each expert: number and colour say which sender; hollow: empty"], fill=MUTED))
     rows += [_boxes(sent, expert) for expert in range(DEVICES)]
     rows.append(paragraph(_numbers(sent)))
     return Sheet(_numbers(sent)[0], stack(rows, 6))
@@ -122,27 +123,32 @@ def _numbers(sent: Sent) -> list[str]:
 def _tokens(sent: Sent, device: int) -> Piece:
     cells = []
     for k, (expert, is_kept) in enumerate(_kept(sent, device)):
-        x = LEFT + k * (CELL + GAP)
-        cells.append(_cell(x, device_colour(expert), str(expert)))
-        if not is_kept:
-            cells.append(f'<path d="M{x - 1} {CELL - 1}L{x + CELL - 2} 0" stroke="#000000" stroke-width="2"/>')
+        cells.append(_cell(LEFT + k * (CELL + GAP), CELL, expert, is_hollow=not is_kept))
     return _line(f"device {device}", cells, TOKENS * (CELL + GAP))
 
 
 def _boxes(sent: Sent, expert: int) -> Piece:
     cells, capacity = [], sent.load.capacity
+    size = min(CELL, (ROOM / DEVICES - 2 * GAP) / max(1, capacity))
     for sender in range(DEVICES):
         for place in range(capacity):
-            x = LEFT + (sender * capacity + place) * (CELL - 2) + sender * 2 * GAP
-            is_taken = place < sent.load.sent[sender][expert]
-            cells.append(_cell(x, device_colour(sender) if is_taken else PAPER, str(sender) if is_taken else ""))
-    return _line(f"expert {expert}", cells, DEVICES * (capacity * (CELL - 2) + 2 * GAP))
+            x = LEFT + (sender * capacity + place) * size + sender * 2 * GAP
+            cells.append(_cell(x, size, sender if place < sent.load.sent[sender][expert] else None))
+    return _line(f"expert {expert}", cells, DEVICES * (capacity * size + 2 * GAP))
 
 
-def _cell(x: float, fill: str, word: str) -> str:
-    size = CELL - 3
-    drawn = f'<rect x="{x}" y="1" width="{size}" height="{size}" style="fill:{fill};stroke:{MUTED}"/>'
-    return drawn + (text(word, x + size / 2, CELL / 2, 10, fill=ink(fill)) if word else "")
+def _cell(x: float, width: float, device: int | None, *, is_hollow: bool = False) -> str:
+    """A place in the colour of a device; a token that is dropped is a struck one without the colour; None is empty."""
+    fill = PAPER if device is None or is_hollow else device_colour(device)
+    edge = MUTED if device is None else device_colour(device) if is_hollow else BORDER
+    place = f'x="{number(x + 1)}" y="1" width="{number(width - 2)}" height="{CELL - 2}"'
+    drawn = f'<rect {place} style="fill:{fill};stroke:{edge}"/>'
+    if device is not None:
+        colour = INK if is_hollow else ink(fill)
+        drawn += text(str(device), x + width / 2, CELL / 2, 12, fill=colour)
+    if is_hollow:
+        drawn += f'<path d="M{number(x + 2)} {CELL - 2}L{number(x + width - 2)} 2" stroke="{INK}" stroke-width="1.5"/>'
+    return drawn
 
 
 def _line(name: str, cells: list[str], width: float) -> Piece:

@@ -182,7 +182,7 @@ def _table(planned: Planned) -> list[str]:
 
 def _row_of_table(cells: Sequence[str]) -> str:
     """Five times, then memory and bytes, which take more room."""
-    return " ".join(f"{cell:>{8 if k < 5 else 9}}" for k, cell in enumerate(cells))
+    return " ".join(f"{cell:>{8 if k < 5 else 10}}" for k, cell in enumerate(cells))
 
 
 def _row(planned: Planned, name: str, px_per_s: float) -> Piece:

@@ -28,8 +28,9 @@ compiled""",
     "answer": 'explain("00.a")',
     "error": "display(ts.ShardingError('it is odd', got='3', rule='it is even'))",
     "layout": "ts.debug.visualize_array_sharding(x)",
+    "live": "ts.live_arrays()",
 }
-# the parts of a page that reach beyond its cell without a box that scrolls, and the contrast of its letters
+# the parts of a page that reach beyond its cell without a box that scrolls, boxes that do, the contrast of its letters
 SEEN = """output => {
     const light = words => {
         const [r, g, b] = words.match(/[\\d.]+/g).map(Number).map(x => x / 255).map(
@@ -42,7 +43,9 @@ SEEN = """output => {
     const right = output.getBoundingClientRect().right + 1;
     const wide = [...page.querySelectorAll('*')].filter(
         each => !each.closest('.ts-wide > *') && each.getBoundingClientRect().right > right);
-    return {contrast: (high + 0.05) / (low + 0.05), wide: wide.map(each => each.outerHTML.slice(0, 80))};
+    const scrolled = [...page.querySelectorAll('.ts-wide')].filter(each => each.scrollWidth > each.clientWidth + 1);
+    const named = found => found.map(each => each.outerHTML.slice(0, 80));
+    return {contrast: (high + 0.05) / (low + 0.05), wide: named(wide), scrolled: named(scrolled)};
 }"""
 FOCUSED = "() => document.activeElement.getAttribute('aria-label')"
 
@@ -70,7 +73,7 @@ def test_what_is_drawn_fits_reads_and_is_reached(
                     theme = "dark" if is_dark else "light"
                     lesson_page.screenshot(output, screenshots / f"drawn-{name}-{width}-{theme}.png")
                     seen = page.evaluate(SEEN, output)
-                    assert seen["wide"] == []
+                    assert seen["wide"] == seen["scrolled"] == []
                     assert seen["contrast"] > 7
         page.evaluate(CHOOSE_CELL)
         reached = []

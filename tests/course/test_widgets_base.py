@@ -1,9 +1,13 @@
 """A picture with controls: controls fit each other, every change draws anew, errors are drawn, all is deterministic."""
 
+import sys
 import xml.etree.ElementTree as ElementTree
+from types import ModuleType
 
 import pytest
 
+from course.predicting import Buttons
+from course.predictions import prediction_of
 from course.widgets.base import Choice, Explorer, Press, Step
 from course.widgets.card import Piece, Sheet, beside, card, error_sheet, paragraph, size_of, stack
 from tinyshard.core.errors import ShardingError
@@ -77,7 +81,7 @@ def test_moving_a_widget_as_a_hand_would_draws_anew():
     assert "count 1" in words_of(found.svg)
     button.click()
     assert "again 1" in words_of(found.svg)
-    assert picture.value == found.svg != before
+    assert found.svg in picture.value != before
 
 
 def test_every_control_changes_the_picture():
@@ -111,6 +115,18 @@ def test_a_notebook_gets_the_live_panel_the_picture_and_the_words():
     assert bundle["text/plain"] == "colour=green shade=moss count=5 again=0"
     assert words_of(bundle["image/svg+xml"]) == ["colours", "colour green", "shade moss", "count 5", "again 0"]
     assert "model_id" in bundle["application/vnd.jupyter.widget-view+json"]
+
+
+def test_colab_keeps_the_still_picture_and_the_letters_in_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    assert set(explorer()._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
+    assert set(Buttons(prediction_of("05.a"))._repr_mimebundle_()) == {"text/plain"}
+
+
+def test_a_picture_is_scrolled_where_it_would_become_too_small():
+    width, _ = size_of(explorer().svg)
+    _, picture, _ = explorer().panel.children
+    assert f'min-width:{0.85 * width:.0f}px">' in picture.value
 
 
 def test_two_explorers_of_a_kind_store_the_same():

@@ -2,6 +2,8 @@
 
 What differs without a reason is not stored: widgets and their state, times of execution, Python's version, paths. A
 cell whose output is not compared (a timing) keeps the output that it has; with `--all`, on a calm machine, it does not.
+
+With `--style` nothing is run: what is stored gets the rules of today, after a change of STYLE in core/page.py.
 """
 
 import os
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+
+from tinyshard.core.page import restyled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -43,9 +47,23 @@ def store(path: Path, *, everything: bool) -> None:
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
 
 
+def restyle(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    for output in [output for cell in notebook.cells for output in cell.get("outputs", ())]:
+        data = output.get("data", {})
+        if "text/html" in data:
+            data["text/html"] = restyled(data["text/html"])
+    text = nbformat.writes(notebook)
+    path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     for name in sys.argv[1:]:
-        if name != "--all":
+        if name.startswith("--"):
+            continue
+        if "--style" in sys.argv:
+            restyle(Path(name))
+        else:
             store(Path(name), everything="--all" in sys.argv)
-            print(name)
+        print(name)

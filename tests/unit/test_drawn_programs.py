@@ -9,8 +9,9 @@ import torch
 import tinyshard as ts
 from tinyshard import P
 from tinyshard.compile.compiled import Lowered
+from tinyshard.compile.memory import memory_of_bodies
 from tinyshard.core import page as shown
-from tinyshard.core.page import STYLE, page
+from tinyshard.core.page import STYLE, page, restyled
 from tinyshard.draw import program as drawing
 from tinyshard.draw.tables import MOST_ROWS, memory_html
 
@@ -148,12 +149,27 @@ def test_values_of_a_mapped_function_are_each_devices_own() -> None:
     Checked(compiled._repr_html_())
 
 
+def outermost(rules: str) -> list[str]:
+    """The selectors of rules, without those of rules within them; what a `@container` encloses is not within one."""
+    found, depth, within = [], 0, 0
+    for before, brace in re.findall(r"([^{}]*)([{}])", rules):
+        if brace == "}":
+            depth -= 1
+            within = min(within, depth)
+        elif before.startswith("@container"):
+            depth, within = depth + 1, depth + 1
+        else:
+            found += [before] if depth == within else []
+            depth += 1
+    return found
+
+
 @pytest.mark.parametrize("name", STYLE)
 def test_a_page_has_the_rules_of_its_classes(name: str) -> None:
     text = page(f"{name}>" if name[0] == "<" else f'<p class="ts-{name}"></p>')
     assert STYLE[name] in text
     assert len(text) < 3000
-    selectors = re.findall(r"([^{}]+)\{", STYLE[name])
+    selectors = outermost(STYLE[name])
     assert selectors and all(each.startswith(".ts-") for each in selectors), "it reaches nothing else of the page"
     assert "prefers-color-scheme" not in text, "JupyterLab's theme need not be the system's"
 
@@ -227,3 +243,19 @@ def test_a_graph_in_text_is_drawn_as_what_was_lowered() -> None:
     shown = ts.make_graph(layer)(torch.ones(2, 3), torch.ones(3, 4), torch.ones(4, 3))
     lowered = ts.jit(layer).lower(torch.ones(2, 3), torch.ones(3, 4), torch.ones(4, 3))
     assert (shown, shown._repr_html_()) == (lowered.as_text(), lowered._repr_html_())
+
+
+def test_stored_pages_get_the_rules_of_today() -> None:
+    table = page('<p class="ts-soft">1</p>')
+    assert restyled(table.replace("opacity", "color")) == table
+    assert restyled("<b>no page</b>") == "<b>no page</b>"
+
+
+def test_a_round_of_a_loop_frees_its_carry_so_it_never_holds_more_than_the_program() -> None:
+    """x, the carry and its double of 1,024 bytes each, and the counter of 8; then the sum in place of the carry."""
+    compiled = ts.jit(lambda x: ts.lax.fori_loop(0, 3, lambda i, c: c * 2 + x, x)).lower(torch.ones(256)).compile()
+    (loop,) = [step for step in compiled.program.steps if step.bodies]
+    (inside,) = memory_of_bodies(loop)
+    assert [step.nbytes for step in inside.steps] == [3080, 3080]
+    assert inside.peak_nbytes <= compiled.memory_analysis().peak_nbytes
+    assert ">3.01 KiB</span>" in compiled._repr_html_()

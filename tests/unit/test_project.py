@@ -138,15 +138,25 @@ def test_every_command_of_contributing_is_one_that_make_knows() -> None:
     assert named <= targets
 
 
-def test_binder_installs_the_package_and_makes_the_working_copy() -> None:
+def test_binder_makes_the_working_copy_and_has_the_settings_of_the_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = ROOT / "binder/postBuild"
     assert script.stat().st_mode & 0o100
-    (code,) = re.findall(r"python -c '(.*)'", script.read_text("utf-8"), flags=re.DOTALL)
-    imports, call = code.rsplit("\n", 1)
+    copying, settings = re.findall(r"python -c '(.*?)'", script.read_text("utf-8"), flags=re.DOTALL)
+    imports, call = copying.rsplit("\n", 1)
     names: dict[str, object] = {}
     exec(imports, names)
     assert callable(names["refresh"])
     assert call == "refresh(shipped_folder(), working_folder())"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    exec(settings, {})
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {
+        "share/jupyter/labextensions/tinyshard-lab/package.json",
+        "share/jupyter/labextensions/tinyshard-lab/static/lab.js",
+        "etc/jupyter/labconfig/default_setting_overrides.json",
+    } <= found
 
 
 def test_the_devcontainer_uses_what_make_knows() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.cost import Cost, bytes_sent
-from tinyshard.compile.memory import MemoryAnalysis, memory_of
+from tinyshard.compile.memory import MemoryAnalysis, memory_of_bodies, short_name
 from tinyshard.compile.text import INPUTS, UNSAID, described, short
 from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.evaluate import Interpreter, evaluate, line_of
@@ -97,12 +97,12 @@ class _Sections:
         over = "*".join(self._axes if along is None else [self._axes[a] for a in along])
         said = [f"{k}={short(v)}" for k, v in params.items() if k not in UNSAID]
         bodies = []
-        for number, body in enumerate(step.bodies):
+        for number, (body, memory) in enumerate(zip(step.bodies, memory_of_bodies(step), strict=True)):
             origins = INPUTS[step.op](number, *step.args)
-            bodies.append(self.of(body, _body(step, number), (), memory_of(body), origins))
+            bodies.append(self.of(body, _body(step, number), (), memory, origins))
         line, place = _line(where)
         return Step(
-            op=_short_name(step.op),
+            op=short_name(step.op),
             name=step.op,
             takes=tuple(_merged([*_taken(step.args, variables), *said])),
             makes=tuple(variables[n] for n in step.results if n >= 0),
@@ -152,11 +152,6 @@ def _merged(parts: Iterable[Variable | str]) -> Iterator[Variable | str]:
             yield ", ".join(str(x) for x in several)
         else:
             yield from several
-
-
-def _short_name(op: str) -> str:
-    """mm of aten.mm.default, all_gather as it is."""
-    return op.split(".")[1] if op.count(".") else op
 
 
 def _body(step: Eqn, number: int) -> str:
@@ -236,7 +231,7 @@ class _Graph(Interpreter):
             said = re.sub(r"%\d+(, )?", "", rest).rstrip(":")
             said = said[1:].strip() if said.startswith(")") else said.removesuffix(")")
             takes = [*(self._variables[x.number] for x in values_in(args)), *filter(None, [said])]
-        return self._step(_short_name(name), name, takes, described(node), line_of(node))
+        return self._step(short_name(name), name, takes, described(node), line_of(node))
 
     def item(self, node: torch.fx.Node, several: Value, position: int) -> Value:
         return self._step("item", "item", (self._variables[several.number], f"{position}"), described(node), None)

@@ -69,7 +69,7 @@ class MemoryAnalysis:
         )
 
     def _repr_html_(self) -> str:
-        return memory_html(self._heading, [(s.op, s.result, s.communicates, s.nbytes) for s in self.steps])
+        return memory_html(self._heading, [(short_name(s.op), s.result, s.communicates, s.nbytes) for s in self.steps])
 
     def __str__(self) -> str:
         lines = [self._heading]
@@ -94,6 +94,16 @@ def memory_of(program: Program, donated: Sequence[int] = ()) -> MemoryAnalysis:
     return MemoryAnalysis(argument_nbytes, output_nbytes, tuple(steps), sum(_nbytes(program, n) for n in donated))
 
 
+def short_name(op: str) -> str:
+    """An op as a notebook shows it.
+
+    Example:
+        >>> short_name("aten.mm.default"), short_name("all_gather")
+        ('mm', 'all_gather')
+    """
+    return op.split(".")[1] if "." in op else op
+
+
 def held_nbytes(program: Program, donated: Sequence[int] = ()) -> list[int]:
     """The bytes that a device holds during each step, in order; it frees donated inputs at their last use.
 
@@ -113,18 +123,22 @@ def held_nbytes(program: Program, donated: Sequence[int] = ()) -> list[int]:
 
 
 def _within(program: Program, step: Eqn) -> int:
-    """The peak of the bodies of control flow, without their inputs and the results of the step.
-
-    A round of a loop is passed the carry of the round before, one of the results, and frees it at its last use.
-    """
-    carry = range(len(step.args[0])) if step.op in ("scan", "while") else ()
-    extra = 0
-    for k, body in enumerate(step.bodies):
-        is_round = k == len(step.bodies) - 1  # the test of a while comes before it and frees nothing
-        memory = memory_of(body, carry if is_round else ())
-        extra = max(extra, memory.peak_nbytes - memory.argument_nbytes)
+    """The peak of the bodies of control flow, without their inputs and the results of the step."""
+    extra = max([m.peak_nbytes - m.argument_nbytes for m in memory_of_bodies(step)], default=0)
     branch_nbytes = sum(_nbytes(program, n) for n in step.results) if step.op == "cond" else 0
     return max(0, extra - branch_nbytes)  # a branch makes the results themselves
+
+
+def memory_of_bodies(step: Eqn) -> list[MemoryAnalysis]:
+    """What a device holds in each body of control flow.
+
+    A round of a loop is passed the carry of the round before, one of the results, and frees it at its last use.
+
+    Communication: none.
+    """
+    carry = range(len(step.args[0])) if step.op in ("scan", "while") else ()
+    last = len(step.bodies) - 1  # the test of a while comes before it and frees nothing
+    return [memory_of(body, carry if k == last else ()) for k, body in enumerate(step.bodies)]
 
 
 def held_during(program: Program, step: int, donated: Sequence[int] = ()) -> list[int]:

@@ -3,9 +3,10 @@
     page(table("sent", ("kind", "bytes"), [("all_reduce", "64")]))     one `<div>` with the rules of STYLE that it uses
     show(Drawing(text, html))                                            a notebook draws the HTML, a terminal prints
 
-Nothing here names a colour of the page: letters have the colour around them (JupyterLab's where it has one), rules and
-grounds are a translucent grey, so that they are right on light pages and on dark ones. JupyterLab's theme need not be
-that of the system, so `prefers-color-scheme` would be wrong there. What does have a colour brings its own ink.
+Nothing here names a colour of the page: letters have the colour around them, rules and grounds are a translucent grey,
+so that they are right on light pages and on dark ones. JupyterLab's theme need not be that of the system, so
+`prefers-color-scheme` would be wrong there; and ipywidgets gives the names of JupyterLab's colours light values in
+VS Code's dark theme. What does have a colour brings its own ink.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CODE = (
 # JupyterLab styles the tables and the code of all outputs: what it sets is set here too.
 STYLE = {
     "page": ".ts-page{font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);max-width:60em;"
-    "color:var(--jp-content-font-color1,inherit);overflow-wrap:break-word}",
+    "color:inherit;overflow-wrap:break-word}.ts-page svg{color:inherit!important}",
     "<code": f".ts-page code{{{_CODE};background:none!important;padding:0!important;margin:0}}",
     "<pre": f".ts-page pre{{{_CODE};background:none;padding:0;margin:4px 0 0}}",
     "<summary": ".ts-page summary{cursor:pointer;padding:3px 0}",
@@ -41,8 +42,8 @@ STYLE = {
     ".ts-page .ts-facts tr{background:none!important}"
     ".ts-page .ts-facts :is(td,th){text-align:left;vertical-align:top;padding:2px 10px 2px 0;border:0}"
     ".ts-page .ts-facts th{font-weight:600}",
-    "short": ".ts-page .ts-short{white-space:nowrap}",
-    "beside": ".ts-page.ts-beside{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}"
+    "short": ".ts-page :is(code,span,td).ts-short{white-space:nowrap}",
+    "beside": ".ts-page.ts-beside{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start;max-width:none}"
     ".ts-beside>div{max-width:40em}",
     "n": ".ts-page .ts-table .ts-n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}",
     "program": ".ts-page.ts-program{max-width:90em}.ts-program>.ts-wide{margin-top:6px}",
@@ -52,12 +53,37 @@ STYLE = {
     "flow": ".ts-flow{display:flex;flex-wrap:wrap;gap:3px 12px;align-items:center}",
     "value": ".ts-value{display:inline-flex;gap:6px;align-items:center;line-height:1.3}"
     ".ts-page .ts-value code{white-space:nowrap}",
-    "op": ".ts-page .ts-table .ts-op{white-space:nowrap}",
+    # in a narrow window a step takes two lines: what it takes and the bytes sent; what it makes and the memory
+    "op": ".ts-page .ts-table .ts-op{white-space:nowrap}"
+    ".ts-program>.ts-wide,.ts-program>details>.ts-wide{container-type:inline-size}"
+    "@container (max-width:700px){.ts-program .ts-table:has(>tbody>tr>.ts-op){display:block;"
+    ">*{display:block}"
+    ">*>tr{display:grid;grid-template-columns:10em minmax(0,1fr) auto;gap:0 10px;align-items:center;padding:3px 0;"
+    "border-bottom:1px solid rgba(128,128,128,.22)}"
+    ">thead>tr{border-color:rgba(128,128,128,.6)}"
+    ">*>tr>:is(td,th){border:0;padding:1px 0;max-width:none;grid-area:1/1/3/2}"
+    ">*>tr>:nth-child(2){grid-area:1/2}>*>tr>:nth-child(3){grid-area:2/2}"
+    ">*>tr>:nth-child(4){grid-area:1/3}>*>tr>:nth-child(5){grid-area:2/3}"
+    ">*>tr>:nth-child(3){display:flex;gap:5px;align-items:center}>*>tr>:nth-child(3)::before{content:'\\2192'}"
+    ">*>tr>[colspan]{grid-area:1/2/3/-1}"
+    ">*>tr>:is(.ts-body,[colspan]:first-child){grid-area:1/1/3/-1}"
+    ">*>tr:has(.ts-why)>:nth-child(1){grid-area:1/1/2/-1}"
+    ">*>tr:has(.ts-why)>:is(:nth-child(2),:nth-child(4)){grid-row:2}"
+    ">*>tr:has(.ts-why)>:is(:nth-child(3),:nth-child(5)){grid-row:3}.ts-why{max-width:none}"
+    ">*>.ts-line>th{padding:3px 8px}code{font-size:11px}"
+    ".ts-op code,.ts-value code{white-space:pre-wrap;overflow-wrap:anywhere}"
+    ".ts-chip{padding:1px 4px;font-size:12px}.ts-bar{width:40px;margin-right:4px}.ts-words{width:auto}}}",
     "why": ".ts-why{white-space:normal;max-width:18em}",
     "pic": ".ts-pic{flex:none}",
     "arg": ".ts-arg{font-size:12px}",
     "soft": ".ts-soft{opacity:.75}",
-    "any": ".ts-any{display:block;min-width:11em;overflow-wrap:anywhere}",
+    # in a narrow window the line that made an Array stands below the rest
+    "any": ".ts-any{display:block;min-width:11em}.ts-program>.ts-wide{container-type:inline-size}"
+    "@container (max-width:700px){.ts-program .ts-table:has(.ts-any){display:block;"
+    ">*{display:block}"
+    ">*>tr{display:grid;grid-template-columns:6.5em max-content minmax(0,1fr);gap:0 12px;align-items:baseline;"
+    "padding:3px 0;border-bottom:1px solid rgba(128,128,128,.22)}"
+    ">*>tr>:is(td,th){border:0;padding:1px 0;max-width:none}>*>tr>:nth-child(4){grid-area:2/2/3/-1}}}",
     "small": ".ts-small{font-size:11px}",
     "head": ".ts-head{font-weight:600;margin:6px 0 4px}.ts-page .ts-head code{font-weight:inherit}",
     "bar": ".ts-bar{display:inline-block;vertical-align:middle;width:60px;height:9px;margin-right:8px;"
@@ -77,6 +103,8 @@ STYLE = {
 }
 
 
+_PAGE = re.compile(r'(<div class="ts-page[^"]*">)<style>.*?</style>(.*)', re.DOTALL)  # what `page` makes
+_STARS = re.compile(r"(?<![\w*])\*(\w(?:[\w ]*\w)?)\*(?![\w*])")
 _PART = re.compile(r"^  (got|rule|try): +(.*)$")  # a line of an error's text
 
 
@@ -126,9 +154,26 @@ def page(body: str, classes: str = "") -> str:
         (True, False)
     """
     opened = f'<div class="ts-page{f" {classes}" if classes else ""}">'
-    used = {name.removeprefix("ts-") for name in re.findall(r"ts-[\w-]+|<[a-z]+", opened + body)}
-    rules = "".join(rule for name, rule in STYLE.items() if name in used)
-    return f"{opened}<style>{rules}</style>{body}</div>"
+    return f"{opened}<style>{_rules(opened + body)}</style>{body}</div>"
+
+
+def restyled(html: str) -> str:
+    """A page that was stored, with the rules of today; other HTML is unchanged.
+
+    Communication: none.
+
+    Example:
+        >>> restyled(page("<p>old</p>").replace("13px", "8px")) == page("<p>old</p>")
+        True
+    """
+    found = _PAGE.match(html)
+    return f"{found[1]}<style>{_rules(found[1] + found[2])}</style>{found[2]}" if found else html
+
+
+def _rules(body: str) -> str:
+    """The rules that the classes and tags in it need."""
+    used = {name.removeprefix("ts-") for name in re.findall(r"ts-[\w-]+|<[a-z]+", body)}
+    return "".join(rule for name, rule in STYLE.items() if name in used)
 
 
 @dataclass(frozen=True)
@@ -185,7 +230,7 @@ def html_of(cell: Content) -> str:
 
 def bar(value: float, most: float, words: str, *, is_top: bool = False) -> Cell:
     """A bar as long as a value is beside the largest one, and the value in words."""
-    share = round(100 * value / most) if most else 0
+    share = min(100, round(100 * value / most)) if most else 0
     top = ' class="ts-top"' if is_top else ""
     return Cell(
         f'<span class="ts-bar"><i{top} style="width:{share}%"></i></span><span class="ts-words">{escape(words)}</span>'
@@ -233,13 +278,14 @@ def error_html(words: str) -> str:
 
 
 def marked(words: str) -> str:
-    """Words as HTML; what is between backticks is code.
+    """Words as HTML; what is between backticks is code, *a word* between stars is emphasized.
 
     Example:
-        >>> marked("`x < 1` holds")
-        '<code>x &lt; 1</code> holds'
+        >>> marked("`x < 1` holds for *one* x")
+        '<code>x &lt; 1</code> holds for <em>one</em> x'
     """
     parts = escape(words, quote=False).split("`")
     if len(parts) % 2 == 0:  # a backtick that opens nothing
         return "`".join(parts)
+    parts[::2] = [_STARS.sub(r"<em>\1</em>", part) for part in parts[::2]]
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))

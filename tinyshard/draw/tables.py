@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -73,8 +74,8 @@ def memory_html(heading: str, steps: Sequence[tuple[str, str, bool, int]]) -> st
     shown = _in_part(steps, [nbytes for *_, nbytes in steps].index(peak) if steps else 0)
     rows: list[list[Content]] = [
         [
-            Cell(chip(op)) if communicates else Cell(f"<code>{escape(op)}</code>"),
-            Cell(f"<code>{escape(result)}</code>"),
+            Cell(chip(op)) if communicates else Cell(f'<code class="ts-short">{escape(op)}</code>'),
+            Cell(", ".join(f'<code class="ts-short">{escape(one)}</code>' for one in _apart(result))),
             nbytes,
             bar(nbytes, peak, "peak" if nbytes == peak else "", is_top=nbytes == peak),
         ]
@@ -84,6 +85,16 @@ def memory_html(heading: str, steps: Sequence[tuple[str, str, bool, int]]) -> st
     below = f'<div class="ts-soft">the {len(rows)} steps around the peak; {left:,} more stand in the text</div>'
     drawn = table("held by a device during each step", ["step", "makes", ">bytes", ">"], rows)
     return page(f'<div class="ts-head">{escape(heading)}</div>{drawn if rows else ""}{below if left else ""}')
+
+
+def _apart(result: str) -> list[str]:
+    """Each value that a step makes, by itself.
+
+    Example:
+        >>> _apart("%2: f32[4, 8], %3: f32[8]")
+        ['%2: f32[4, 8]', '%3: f32[8]']
+    """
+    return re.split(", (?=%)", result)
 
 
 def _in_part(steps: Sequence[tuple[str, str, bool, int]], peak: int) -> Sequence[tuple[str, str, bool, int]]:
@@ -104,7 +115,7 @@ def live_html(rows: Sequence[tuple[int, str, str, str]], held: Sequence[tuple[st
     heading = f"{len(rows)} live Array{'' if len(rows) == 1 else 's'}"
     most = max((nbytes for _, nbytes in held), default=0)
     arrays: list[list[Content]] = [
-        [nbytes, Cell(f'<code class="ts-short">{escape(type)}</code>'), Cell(_breakable(where)), Cell(_breakable(made))]
+        [nbytes, Cell(f'<code class="ts-short">{escape(type)}</code>'), Cell(_breakable(where)), Cell(_made(made))]
         for nbytes, type, where, made in rows[:MOST_ROWS]
     ]
     columns = [">bytes a device", "type", "sharding", "made by"]
@@ -112,11 +123,19 @@ def live_html(rows: Sequence[tuple[int, str, str, str]], held: Sequence[tuple[st
     left = len(rows) - len(arrays)
     below = f'<div class="ts-soft">{left:,} smaller ones stand in the text</div>' if left else ""
     first = table(heading, columns, arrays) if rows else f'<div class="ts-head">{heading}</div>'
-    return page(first + below + table("together, on each device", ["device", ">bytes", ">"], devices))
+    together = table("together, on each device", ["device", ">bytes", ">"], devices)
+    return page(first + below + together, "ts-program")
 
 
 def _breakable(words: str) -> str:
     return f'<span class="ts-any">{escape(words)}</span>'
+
+
+def _made(words: str) -> str:
+    """The place of a line, and the line."""
+    place, _, line = words.partition(": ")
+    said = f'<span class="ts-soft ts-short">{escape(place)}</span>'
+    return f'<span class="ts-any">{said} <code>{escape(line)}</code></span>'
 
 
 def rules_html(rules: Sequence[tuple[str, str, Sequence[tuple[str, str]]]]) -> str:
