@@ -64,6 +64,14 @@ def test_half_precision_is_combined_in_single_precision(dtype, op):
     torch.testing.assert_close(combined(rows, op), wanted.to(dtype))
 
 
+@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_sum_in_half_precision_has_torchs_bits(dtype, op):
+    for count, size in itertools.product((2, 3, 8), (1000, PIECE_NBYTES // 2 + 5)):
+        rows = rows_of(count, size, torch.float32).clamp(-99, 99).to(dtype)
+        assert torch.equal(combined(rows, op), rows.sum(0) if op == "sum" else rows.mean(0))
+
+
 def test_of_bools_the_sum_is_any_and_the_product_all():
     rows = torch.tensor([[True, True, False, False], [True, False, True, False]])
     for op, wanted in [("sum", [1, 1, 1, 0]), ("max", [1, 1, 1, 0]), ("product", [1, 0, 0, 0]), ("min", [1, 0, 0, 0])]:

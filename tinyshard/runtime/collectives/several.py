@@ -23,9 +23,8 @@ from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Group
 from tinyshard.runtime.collectives.eager import result_from
-from tinyshard.runtime.collectives.reduction import combine
+from tinyshard.runtime.collectives.reduction import SMALL_NBYTES, combine
 from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
-from tinyshard.runtime.shm.control_block import EAGER_NBYTES
 
 # lists, operands and parts of large ones start at multiples of it, so that vector instructions compute the same
 ALIGNED_NBYTES = 256
@@ -157,8 +156,8 @@ class Several:
 
 
 def _is_large(nbytes: int) -> bool:
-    """Whether members share the work on an operand, as they do where it is alone."""
-    return nbytes > EAGER_NBYTES
+    """Whether members share the work on an operand."""
+    return nbytes > SMALL_NBYTES
 
 
 def pieces(sizes: Sequence[int], place: int, count: int) -> tuple[tuple[int, int, int], ...]:
