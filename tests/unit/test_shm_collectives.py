@@ -12,7 +12,7 @@ from tinyshard.core.collectives import COLLECTIVES as TABLE
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import PeerLostError, Request, group_of
-from tinyshard.runtime.collectives.eager import fits
+from tinyshard.runtime.collectives.eager import GATHERED_NBYTES, fits
 from tinyshard.runtime.shm import monitor, segment
 from tinyshard.runtime.shm.barrier import exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
@@ -21,7 +21,7 @@ from tinyshard.runtime.worker.executor import make_ready, zeros_for
 pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 
 DEVICES = (0, 1)
-SHAPE = (500, 400)  # too much for a slot
+SHAPE = (800, 400)  # too much for a slot
 COLLECTIVES = {
     "all_reduce": {"op": "sum"},
     "all_gather": {"dim": 0},
@@ -300,15 +300,15 @@ def test_a_slot_is_used_again_within_one_call_for_another_group():
         ("all_reduce", EAGER_NBYTES, True),
         ("all_reduce", EAGER_NBYTES + 8, False),
         ("reduce_scatter", EAGER_NBYTES, True),
-        ("all_gather", EAGER_NBYTES // 2, True),
-        ("all_gather", EAGER_NBYTES // 2 + 64, False),  # each device would copy what two have given
+        ("all_gather", GATHERED_NBYTES // 2, True),
+        ("all_gather", GATHERED_NBYTES // 2 + 4, False),  # each device would copy what two have given
     ],
 )
-def test_operands_are_sent_in_slots_if_they_and_their_results_fit(name, nbytes, is_sent_in_slots):
+def test_operands_are_sent_in_slots_if_they_fit_together(name, nbytes, is_sent_in_slots):
     meta = ShapedType((nbytes // 4,), torch.float32)
-    assert fits(name, group_of(DEVICES, 0), [meta], COLLECTIVES[name]) is is_sent_in_slots
+    assert fits(name, group_of(DEVICES, 0), [meta]) is is_sent_in_slots
     larger = [ShapedType((EAGER_NBYTES // 8,), torch.float32)] * 3
-    assert not fits(name, group_of(DEVICES, 0), larger, COLLECTIVES[name])
+    assert not fits(name, group_of(DEVICES, 0), larger)
 
 
 def test_exchanges_have_numbers_that_only_grow():

@@ -23,6 +23,8 @@ from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
 
+# more is gathered in a block of the arena, which all members hold
+GATHERED_NBYTES = 1 << 18
 # the operands of a slot start at multiples of it
 _ALIGNED_NBYTES = 64
 
@@ -91,10 +93,11 @@ class Eager:
         return [self._arena.view(place, m.shape, m.dtype) for place, m in zip(starts, metas, strict=False)]
 
 
-def fits(name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> bool:
-    """Whether operands are small enough, together, for a slot, and their results, which each member copies, too."""
-    results = [COLLECTIVES[name].meta(meta, group.count, params) for meta in metas]
-    return all(sum(map(_aligned_nbytes, some)) <= EAGER_NBYTES for some in (metas, results))
+def fits(name: str, group: Group, metas: Sequence[ShapedType]) -> bool:
+    """Whether operands are small enough, together, for a slot, and what is gathered small enough for copies of it."""
+    if name == "all_gather" and sum(meta.nbytes for meta in metas) * group.count > GATHERED_NBYTES:
+        return False
+    return sum(map(_aligned_nbytes, metas)) <= EAGER_NBYTES
 
 
 def _aligned_nbytes(meta: ShapedType) -> int:
