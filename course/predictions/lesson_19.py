@@ -7,7 +7,8 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "19.a",
-        question="The model has 38 parameter tensors. How many all_reduces does a step have, by hand and with tinyshard?",
+        question="The model has 38 parameter tensors. How many all_reduces does a step have, by hand and with "
+        "tinyshard?",
         choices=(
             Choice(
                 "1 and 1",
