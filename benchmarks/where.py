@@ -94,7 +94,7 @@ def measure_workers() -> None:
         steps = [
             replace(
                 step,
-                call=step.call and clock().timed(step.call, step.name),
+                call=step.call and clock().timed(step.call, step.step.op),
                 perform=step.perform and clock().timed(step.perform, "exchange"),
             )
             for step in program.steps

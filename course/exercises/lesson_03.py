@@ -105,7 +105,7 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
             )
         if fetched > blocks:
             return differs(
-                f"right, but for {spec} the data of {fetched} shards were fetched, and {blocks} do",
+                f"right, but for {spec} the data of {fetched} shards were fetched, not of {blocks}",
                 "Copies of a block are fetched, too. Which number of a shard tells the first copy from the other ones?",
             )
     return PASSED
@@ -177,8 +177,8 @@ EXERCISES = (
             "6 MiB?",
             "One stop is enough. One of the two moves makes the shape that a shard has at the end, the other one "
             "brings the blocks to their devices.",
-            "An all-to-all moves the last axis of a tuple to the end of the other dim's. Which axis of 2, moved so, "
-            "makes shards of 512 rows?",
+            "An all-to-all takes the last axis from the tuple of one dim, and appends it to the other dim's entry. "
+            "Which axis of 2, moved in this way, makes shards of 512 rows?",
         ),
         stub=[],
         why="One move is an all-to-all over a single axis, 2 MiB; the other is a permutation of whole shards, 4 MiB. "

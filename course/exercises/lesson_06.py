@@ -56,7 +56,7 @@ def judge_softmax(softmax_rows: Callable[..., Any]) -> Verdict:
     reported = difference(got, torch.softmax(scores, 1), "the softmax of 8 rows")
     halves = scores.reshape(8, 2, 32)
     if reported and torch.isnan(torch.as_tensor(got)).any():
-        return differs(reported, "exp(300) is infinite, and infinity by infinity is nan: subtract the largest first.")
+        return differs(reported, "exp(300) is infinite, and inf / inf is nan: subtract the largest first.")
     if not difference(got, torch.softmax(halves, 2).reshape(8, 64)):
         return differs(reported, "Each half of a row adds up to 1. By what must both halves be divided?")
     exponentials = torch.exp(halves - halves.amax(2, keepdim=True))
@@ -96,7 +96,7 @@ def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
         return differs(
             reported,
             "All devices share one `w`, so a gradient with respect to it is the sum of what each of them finds. "
-            "`ts.lax.pcast` makes of it a value of each device's own.",
+            "`ts.lax.pcast` turns `w` into a value of each device's own.",
         )
     if reported and tuple(getattr(got, "shape", ())) == (8,):
         return differs(
@@ -133,8 +133,8 @@ def why_pulls(pulls: Callable[..., Any]) -> str:
     args = torch.ones(3), torch.ones(24, 5), torch.ones(24, 3)
     if is_mapped(lambda *args: pulls(loss, *args), *args):
         return (
-            "The outer map is over devices, the inner one over the examples of a device. No example needs another one; "
-            "with respect to a `w` of the device's own no gradient is added up, so nothing is sent."
+            "The outer map is over devices, the inner one over the examples of a device. No example needs another one, "
+            "and gradients with respect to a device's own `w` are not added up over the devices: so nothing is sent."
         )
     return (
         "`vmap` runs where its arrays are, and you cut them over the devices: so the library made the program that a "

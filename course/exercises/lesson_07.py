@@ -150,7 +150,7 @@ def judge_new_piece(new_piece: Callable[..., Any]) -> Verdict:
         hint = "The gradient has 64 numbers for 8 devices: `tiled=True` allows pieces of more than one number."
         return differs(str(error).splitlines()[0], hint)
     want = weights - 0.5 * table.mean(0)
-    reported = difference(got, want, "the weights")
+    reported = difference(got, want, "the array of new weights")
     if reported and not difference(got, weights - 0.5 * table.sum(0)):
         return differs(reported, "That is a step by the *sum* of the gradients. The task says their mean.")
     if reported and not difference(got, weights + 0.5 * table.mean(0)):

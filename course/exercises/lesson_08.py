@@ -199,7 +199,7 @@ EXERCISES = (
         ),
         stub=lambda row: row,
         why="Every row still travels to seven devices, so the bytes are the same. But what is sent doubles in each "
-        "step: 3 steps are enough for 8 devices, and 10 for 1,024. That is the second half of the next section.",
+        "step: 3 steps are enough for 8 devices, and 10 for 1,024. It is the second half of the all-reduce below.",
     ),
     Exercise(
         "08.4",

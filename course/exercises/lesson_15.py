@@ -13,7 +13,7 @@ from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 from course.zero import ADAM, LAYOUTS, WIDTH, Layout, Plan, compiled, initial
 from tinyshard.compile.compiled import Compiled
 
-__all__ = ["EXERCISES", "HOSTS", "constrained", "low_loss", "unmixed_step"]
+__all__ = ["EXERCISES", "HOSTS", "constrained", "loss_of_master", "low_loss", "unmixed_step"]
 
 P = ts.P
 MIB = 1 << 20
@@ -126,9 +126,7 @@ def judge_mixed(step: Any) -> Verdict:
         return PASSED
     if "bf16" not in program.as_text():
         return differs(reported, "Everything is computed in float32: which values should be half as large?")
-    hint = (
-        "The gradient of a conversion is a conversion back, to float32. With respect to what should you differentiate?"
-    )
+    hint = "Each gradient is made whole on every device, and is cut afterwards. Where could it be asked for in parts?"
     return differs(reported, hint)
 
 
@@ -161,9 +159,12 @@ EXERCISES = (
         "15.3",
         judge_mixed,
         (
-            "Look at the dtypes: in which dtype are the gradients when they are exchanged, and how large is each?",
-            "Make the copies before the gradient is taken, and differentiate with respect to the copies.",
-            "A gradient of a copy is in bfloat16. Ask for it in parts, like its master weight, and only then convert.",
+            "There is an all_reduce for each weight. The gradient of a constraint is the same constraint: which line "
+            "asks for whole gradients?",
+            "Section 4 has a function of a weight whose gradient is in parts. Or differentiate with respect to the "
+            "copies, and ask for the parts yourself.",
+            "Conversion comes last. Ask for the parts while a gradient is still in bfloat16: if it is converted first, "
+            "it is made whole first.",
         ),
         stub=unmixed_step,
         why="Weights are gathered and gradients scattered in 2 bytes a number. Only an eighth of each gradient is "

@@ -258,7 +258,7 @@ EXERCISES = (
         ),
         stub=({"data": 8, "model": 1}, {}),
         why="Along `model` no matrix is ever whole, and a layer adds up two activations; along `data` a device adds up "
-        "the gradients of its quarter of the layers, for half of the pieces.",
+        "the gradients of its quarter of the layers, once for each micro-batch.",
     ),
     Exercise(
         "16.2",

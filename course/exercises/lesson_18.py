@@ -87,8 +87,9 @@ HINTS = {
             "Row i has travelled (me - i) % 8 moves. An index made of `ts.lax.axis_index` and `torch.arange(8)` puts "
             "the stacked rows in order.",
         ),
-        why="Seven other rows must come in, and every device passes on one row in each of seven rounds: no device "
-        "can do with fewer bytes.",
+        why="Seven other rows must come in at each device, so no program sends fewer bytes. A ring takes seven rounds "
+        "and uses neighbours alone. A row sent straight to all others takes one, below par: fast inside a box, where "
+        "every pair of GPUs has a path.",
         values="On every device your own row comes first. All devices must have the same order: which row arrived "
         "after k moves?",
         over={"nbytes": "A row that has come in is passed on once, alone, and not with all that came before it."},
@@ -99,7 +100,8 @@ HINTS = {
             "The sum that ends on device d is started by device d + 1, and is complete after seven moves.",
             "Start with row (me - 1) % 8. After k moves a device holds the sum of row (me - 1 - k) % 8: add its own.",
         ),
-        why="A sum grows while it travels, so each of seven messages is one row, not eight.",
+        why="A device sends seven messages of one row. Around a ring they are sums that grow on their way; sent "
+        "straight to their devices in one round, they are rows that are added up at the end.",
         values="Follow one sum: where does it start, and on which device does it end after seven moves? "
         "It must be that device's row.",
         over={"nbytes": "Do not send rows of which the receiver needs one sum alone. Add first, then send the sum."},
@@ -110,7 +112,8 @@ HINTS = {
             "After a reduce-scatter each device has one row of the sums. What brings all rows to all devices?",
             "Two calls: what the first one returns is what the second one is given.",
         ),
-        why="Twice seven rounds of one row: 14/8 of the array, and nearly the same for any number of devices.",
+        why="Twice seven messages of one row: 14/8 of the array, and nearly the same for any number of devices. A ring "
+        "needs 14 rounds for them, and many devices need many: the next rung has fewer.",
         values="The sums may be right and out of order: row i of the result is row i on every device.",
         over={"nbytes": "There all rows go round the ring. First complete each sum on one device, then pass on sums."},
     ),
@@ -123,7 +126,8 @@ HINTS = {
             "put what comes below what you have.",
         ),
         why="4 + 2 + 1 rows to reduce and 1 + 2 + 4 to gather are the bytes of the ring, in six rounds and not "
-        "fourteen. On a machine whose far links are slow the ring still wins: it uses neighbours alone.",
+        "fourteen. Seven messages at once, there and back, take two rounds, as libraries do inside a box. Where far "
+        "links are slow the ring still wins: it uses neighbours alone.",
         values="In the second half the order matters: does what your partner has belong above yours or below it?",
         over={
             "rounds": "A ring of eight needs 14 rounds. Exchange with a device 4 away, then 2, then 1.",

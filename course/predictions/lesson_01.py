@@ -50,8 +50,8 @@ PREDICTIONS = (
             Choice(
                 "all of it: the products were ordered first",
                 misconception="all orders stand in one queue",
-                answer="They would, in one queue. But each device has a queue of its own, and CPU 1 had nothing "
-                "before the sum.",
+                answer="They would be ready, in one queue. But each device has a queue of its own, and CPU 1 had "
+                "nothing before the sum.",
             ),
             Choice(
                 "all of it: waiting waits for all devices",
@@ -122,7 +122,7 @@ PREDICTIONS = (
             Choice(
                 "neither: the position is clamped to the last one",
                 misconception="an index out of range gives some number",
-                answer="In JAX it does. Here the device runs PyTorch's lookup, which refuses position 9.",
+                answer="In JAX it is. Here the device runs PyTorch's lookup, which refuses position 9.",
             ),
             Choice(
                 "the line that sends `positions` to the device",

@@ -109,7 +109,7 @@ PREDICTIONS = (
             Choice(
                 "its own row, since none came",
                 misconception="without a sender a device keeps its value",
-                answer="ppermute returns what arrived. A device that wants to keep its own value has it still, in row.",
+                answer="ppermute returns what arrived. A device that wants its own value still has it, in row.",
             ),
             Choice(
                 "row 7, which goes around",
@@ -123,7 +123,7 @@ PREDICTIONS = (
                 answer="Senders and receivers must be unique, but not all devices must be in the list.",
             ),
         ),
-        why="A device that is no receiver gets zeros, as in JAX. Lesson 08 makes use of that.",
+        why="A device to which no device sends gets zeros, as in JAX. Lesson 08 makes use of that.",
     ),
     Prediction(
         "07.f",
@@ -132,8 +132,8 @@ PREDICTIONS = (
             Choice(
                 "about 4,096 times as long",
                 misconception="time is in proportion to bytes",
-                answer="Then the small one would cost nearly nothing; but giving the order and waiting for eight "
-                "workers costs always.",
+                answer="Then the small one would cost nearly nothing; but sending the order and waiting for "
+                "eight workers always take time.",
             ),
             Choice("longer, but by far less than 4,096 times"),
             Choice(

@@ -64,7 +64,7 @@ PREDICTIONS = (
             Choice(
                 "piece 0 on all devices",
                 misconception="the controller is device 0",
-                answer="The controller is no device. It runs the function on stand-ins, and me stands for eight "
+                answer="The controller is not a device. It runs the function on stand-ins, and me stands for eight "
                 "numbers at once.",
             ),
             Choice(

@@ -88,7 +88,7 @@ PREDICTIONS = (
                 answer="The backward pass frees the activations of a layer as soon as it has used them.",
             ),
         ),
-        why="All layers have saved their values when the backward pass begins, 19.5 MiB; then they are freed, one "
-        "layer after the other.",
+        why="When the backward pass begins all layers have saved their values, 17 MiB, and the first gradients of "
+        "activations take 2.5 MiB. Then the saved values are freed, one layer after the other.",
     ),
 )

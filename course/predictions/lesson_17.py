@@ -7,16 +7,16 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "17.a",
-        question="Eight experts, each token goes to one. Beside one dense layer of an expert's size, a token needs …",
+        question="Eight experts, each token goes to one. Beside one dense layer of an expert's size, they have …",
         choices=(
             Choice(
-                "8 times the parameters and 8 times the operations",
+                "8 times the parameters, and do 8 times the operations for a token",
                 misconception="every parameter works for every token",
                 answer="That would be a dense layer of eight times the size. Seven experts never see the token.",
             ),
-            Choice("8 times the parameters, and about as many operations"),
+            Choice("8 times the parameters, and do about as many operations for a token"),
             Choice(
-                "as many parameters, and an eighth of the operations",
+                "as many parameters, and do an eighth of the operations for a token",
                 misconception="the experts share one layer",
                 answer="Each expert is as large as the dense layer, and a token passes through a whole one.",
             ),

@@ -7,7 +7,8 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "19.a",
-        question="The model has 38 parameters. How many all_reduces does a step have, by hand and with tinyshard?",
+        question="The model has 38 parameter tensors. How many all_reduces does a step have, by hand and with "
+        "tinyshard?",
         choices=(
             Choice(
                 "1 and 1",
@@ -18,7 +19,7 @@ PREDICTIONS = (
             Choice(
                 "38 and 38",
                 misconception="each gradient is reduced by itself, everywhere",
-                answer="tinyshard has the whole program, and packs what does not wait for each other.",
+                answer="tinyshard has the whole program, and packs collectives that do not wait for one another.",
             ),
             Choice(
                 "76 and 2",

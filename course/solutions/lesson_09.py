@@ -76,6 +76,11 @@ def mean_of_the_padded(v: Any) -> Any:
     return average_jit(padded(v))
 
 
+def mean_of_one_shape(v: Any) -> Any:
+    """Wrong: the zeros count, already for one number."""
+    return average_jit(torch.nn.functional.pad(v, (0, 64 - len(v))))
+
+
 def sum_by_length(v: Any, length: int) -> Any:
     """To be jitted once."""
     return v.sum() / length
@@ -117,6 +122,7 @@ ANSWERS = {
         solution=bucketed_mean,
         wrong=(
             Wrong(mean_of_the_padded, "By which number must the sum be divided"),
+            Wrong(mean_of_one_shape, "By which number must the sum be divided"),
             Wrong(bucketed_by_new_functions, "is the jitted function the same one"),
             Wrong(bucketed_by_static_length, "such as the true length"),
             Wrong(lambda v: v.mean(), "Nothing was traced"),

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.lesson_15 import constrained, low_loss
+from course.exercises.lesson_15 import constrained, loss_of_master, low_loss
 from course.solutions.answers import Answers, Wrong
 from course.zero import ADAM
 
@@ -38,10 +38,17 @@ def wide_step(master: Any, state: Any, batch: Any) -> Any:
 
 
 def converted_too_early(master: Any, state: Any, batch: Any) -> Any:
-    """Wrong: whole gradients are converted, and exchanged in float32."""
+    """Wrong: each gradient is converted first, and therefore made whole first."""
     low = ts.tree.map(lambda w: constrained(w.bfloat16(), P()), master)
     value, grads = ts.value_and_grad(low_loss)(low, batch)
-    grads = ts.tree.map(lambda g: constrained(constrained(g.float(), P()), P("d")), grads)
+    grads = ts.tree.map(lambda g: constrained(g.float(), P("d")), grads)
+    return value, *ADAM.update(master, grads, state)
+
+
+def cut_too_late(master: Any, state: Any, batch: Any) -> Any:
+    """Wrong: the constraint in the loss has made each gradient whole before it is cut."""
+    value, grads = ts.value_and_grad(loss_of_master)(master, batch)
+    grads = ts.tree.map(lambda g: constrained(g, P("d")), grads)
     return value, *ADAM.update(master, grads, state)
 
 
@@ -67,7 +74,8 @@ ANSWERS = {
         solution=mixed_step,
         wrong=(
             Wrong(wide_step, "computed in float32"),
-            Wrong(converted_too_early, "a conversion back"),
+            Wrong(converted_too_early, "made whole on every device"),
+            Wrong(cut_too_late, "made whole on every device"),
         ),
     ),
 }

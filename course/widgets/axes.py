@@ -79,12 +79,12 @@ def axis_picker() -> Explorer[Mapped]:
         >>> print(axis_picker().choose(w="one", w_axis=None, out_axes=1).text.splitlines()[-1])
         result of shape (3, 3); example 0 is result[:, 0]: 11 20 29
     """
-    shapes = [("three examples, in rows", "rows"), ("three examples, in columns", "columns"), ("one", "one")]
+    shapes = [("three, in rows", "rows"), ("three, in columns", "columns"), ("one", "one")]
     axes: list[tuple[str, Any]] = [("0", 0), ("1", 1), ("None", None)]
     controls: list[Control] = [
         Choice("x", "tensor x", shapes),
+        Choice("w", "tensor w", [*shapes, ("two, in rows", "two")]),
         Choice("x_axis", "in_axes of x", axes),
-        Choice("w", "tensor w", [*shapes, ("two examples, in rows", "two")]),
         Choice("w_axis", "in_axes of w", axes),
         Choice("out_axes", "out_axes", axes[:2]),
         Step("example", "marked example", most=4),

@@ -55,7 +55,7 @@ def token_routing() -> Explorer[Sent]:
 
     Example:
         >>> token_routing().choose(router="all alike", capacity=8).text.splitlines()[-2]
-        'dropped 0 of 32 tokens; the busiest expert computes 12'
+        'dropped 0 of 32 tokens; the busiest expert gets 12'
     """
     routers = [(words, words) for words in CHANCES]
     return Explorer(
@@ -115,7 +115,7 @@ def _numbers(sent: Sent) -> list[str]:
     dropped, arrived = sum(sent.load.dropped), sent.load.arrived
     room = DEVICES**2 * sent.load.capacity
     return [
-        f"dropped {dropped} of {DEVICES * TOKENS} tokens; the busiest expert computes {max(arrived)}",
+        f"dropped {dropped} of {DEVICES * TOKENS} tokens; the busiest expert gets {max(arrived)}",
         f"each device sends {sent.nbytes:,} bytes; {sum(arrived)} of {room} places are taken",
     ]
 

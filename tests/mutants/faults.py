@@ -181,7 +181,7 @@ RUNTIME = (
     ),
     Fault(
         "a mean over devices is divided by the number of the others",
-        "tinyshard/runtime/collectives/several.py",
+        "tinyshard/runtime/collectives/reduction.py",
         "np.divide(target, len(parts), out=target)",
         "np.divide(target, len(parts) - 1, out=target)",
         ("tests/unit/test_reduction.py::test_members_are_combined_one_after_the_other",),

@@ -38,7 +38,7 @@ def test_one_device_has_no_room_where_eight_have(limited):
         y.block_until_ready()
     words = str(caught.value)
     assert "aten.add.Tensor failed on CPU 0\n" in words
-    assert "16.0 MiB asked where 16.0 MiB are held; the limit of a device is 16.0 MiB" in words
+    assert "16.0 MiB requested while 16.0 MiB are held; the limit of a device is 16.0 MiB" in words
     assert re.search(r"dispatched by \S*test_memory_limit\.py:\d+: y = x \+ 1", words)
     assert "alive on CPU 0: 16.0 MiB in 1 values\n" in words
     assert "16.0 MiB f32[2048, 2048], a block of f32[2048, 2048] by SingleDeviceSharding(CPU 0) made by" in words
@@ -75,7 +75,7 @@ def test_blocks_are_read_from_files_only_where_there_is_room(limited, tmp_path):
     x = torch.arange(2.0 * MIB)  # 8 MiB
     ts.save(ts.device_put(x, rows(limited)), tmp_path / "x")
     full = ts.device_put(torch.zeros(9 * MIB, dtype=torch.uint8), ts.devices()[3])
-    with pytest.raises(ts.errors.OutOfMemoryError, match=r"^read_block failed on CPU 3\n.*8.0 MiB asked where 9.0 MiB"):
+    with pytest.raises(ts.errors.OutOfMemoryError, match=r"^read_block failed on CPU 3\n.*8.0 MiB requested while 9.0 MiB"):
         ts.load(tmp_path / "x", ts.NamedSharding(limited, ts.P()))
     assert stats(3)["peak_bytes_in_use"] < 11 * MIB
     torch.testing.assert_close(ts.device_get(ts.load(tmp_path / "x", rows(limited))), x)

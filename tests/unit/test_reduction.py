@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.extent import mostly_whole
-from tinyshard.runtime.collectives.several import PIECE_NBYTES, combine
+from tinyshard.runtime.collectives.reduction import PIECE_NBYTES, combine
 
 DTYPES = [
     torch.float32, torch.float64, torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8,
@@ -62,6 +62,14 @@ def test_half_precision_is_combined_in_single_precision(dtype, op):
     wanted = functools.reduce(IN_ORDER[op], rows.double())
     wanted = wanted / 8 if op == "avg" else wanted
     torch.testing.assert_close(combined(rows, op), wanted.to(dtype))
+
+
+@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_sum_in_half_precision_has_torchs_bits(dtype, op):
+    for count, size in itertools.product((2, 3, 8), (1000, PIECE_NBYTES // 2 + 5)):
+        rows = rows_of(count, size, torch.float32).clamp(-99, 99).to(dtype)
+        assert torch.equal(combined(rows, op), rows.sum(0) if op == "sum" else rows.mean(0))
 
 
 def test_of_bools_the_sum_is_any_and_the_product_all():

@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "collective_permute": {"pairs": ((0, 1), (1, 3), (3, 0))},
 }
 # some too small for a block and some too large for a slot, of a size that no device's share fits
-SHAPES = {"small": [(4, 3), (4, 1), (16, 2)], "mixed": [(4, 3), (400, 100), (4, 1), (604, 37), (8, 1000), (4, 8192)]}
+SHAPES = {"small": [(4, 3), (4, 1), (16, 2)], "mixed": [(4, 3), (400, 800), (4, 1), (604, 37), (8, 1000), (4, 8192)]}
 
 
 def over_gloo() -> list[GlooCommunicator]:

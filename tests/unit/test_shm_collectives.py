@@ -11,16 +11,17 @@ from tests.monitors import held
 from tinyshard.core.collectives import COLLECTIVES as TABLE
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import PeerLostError, Request
+from tinyshard.runtime.collectives.base import PeerLostError, Request, group_of
+from tinyshard.runtime.collectives.eager import GATHERED_NBYTES, fits
 from tinyshard.runtime.shm import monitor, segment
 from tinyshard.runtime.shm.barrier import exchange_number
-from tinyshard.runtime.shm.control_block import EAGER_SLOTS
+from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
 
 pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 
 DEVICES = (0, 1)
-SHAPE = (200, 100)  # too much for a slot
+SHAPE = (800, 400)  # too much for a slot
 COLLECTIVES = {
     "all_reduce": {"op": "sum"},
     "all_gather": {"dim": 0},
@@ -247,7 +248,7 @@ def test_a_small_operand_that_a_device_still_reads_is_not_overwritten(monkeypatc
     assert results[0][1:] == results[2] == [[1100.0 + call] * 3 for call in calls]
 
 
-@pytest.mark.parametrize("size", [64, 20_000])
+@pytest.mark.parametrize("size", [64, 200_000])
 def test_whoever_sleeps_in_a_collective_is_woken(communicators, size, monkeypatch):
     monkeypatch.setattr(monitor, "SLICE_S", 1000.0)
     for communicator in communicators:
@@ -258,7 +259,7 @@ def test_whoever_sleeps_in_a_collective_is_woken(communicators, size, monkeypatc
         assert all(torch.equal(end, 2 * x) for end in ended)
 
 
-@pytest.mark.parametrize("size", [3, 20_000])
+@pytest.mark.parametrize("size", [3, 200_000])
 def test_a_device_that_is_gone_ends_the_waiting_of_the_others_now_and_later(communicators, size):
     threading.Timer(0.05, communicators[0].abort).start()
     for call in (1, 2):
@@ -291,6 +292,23 @@ def test_a_slot_is_used_again_within_one_call_for_another_group():
 
     sums = of_all(three, bring)
     assert sums[0] == sums[2] == [[float(len(devices))] * 3 for devices in steps]
+
+
+@pytest.mark.parametrize(
+    "name, nbytes, is_sent_in_slots",
+    [
+        ("all_reduce", EAGER_NBYTES, True),
+        ("all_reduce", EAGER_NBYTES + 8, False),
+        ("reduce_scatter", EAGER_NBYTES, True),
+        ("all_gather", GATHERED_NBYTES // 2, True),
+        ("all_gather", GATHERED_NBYTES // 2 + 4, False),  # each device would copy what two have given
+    ],
+)
+def test_operands_are_sent_in_slots_if_they_fit_together(name, nbytes, is_sent_in_slots):
+    meta = ShapedType((nbytes // 4,), torch.float32)
+    assert fits(name, group_of(DEVICES, 0), [meta]) is is_sent_in_slots
+    larger = [ShapedType((EAGER_NBYTES // 8,), torch.float32)] * 3
+    assert not fits(name, group_of(DEVICES, 0), larger)
 
 
 def test_exchanges_have_numbers_that_only_grow():

@@ -37,7 +37,7 @@ def test_one_device_has_no_room_where_eight_have(limited):
         y.block_until_ready()
     words = str(caught.value)
     assert "aten.add.Tensor failed on CPU 0\n" in words
-    assert "16.0 MiB asked where 16.0 MiB are held; the limit of a device is 16.0 MiB" in words
+    assert "16.0 MiB requested while 16.0 MiB are held; the limit of a device is 16.0 MiB" in words
     assert re.search(r"dispatched by \S*test_memory_limit\.py:\d+: y = x \+ 1", words)
     assert "16.0 MiB f32[2048, 2048], a block of f32[2048, 2048] by SingleDeviceSharding(CPU 0) made by" in words
     del x, y, caught

@@ -47,7 +47,8 @@ collectives/          between devices
     base              the base class of all communicators
     shm               through shared memory
     eager             the same for small operands
-    several           what each device computes in an exchange of large operands, or of several; reductions
+    several           what each device computes in an exchange of large operands, or of several
+    reduction         sums, maxima and other reductions
     gloo              over torch's gloo process groups
     nccl              between GPUs
 launch/               starts the workers
@@ -77,7 +78,7 @@ A walk, with shared memory: `v + 1` on eight devices, the second time: a program
 2. A device takes the record in `LogReader.take`. `Worker._call` finds the operands by their numbers, calls the
    program's function, and keeps its results. `device_code` has written the function, a line for each step.
 3. A line that is a collective waits at `Barrier.wait`. The last device to arrive computes a small sum, by
-   `collectives.eager`; for a large one each device computes a part, by `several.combine`, between two such waits.
+   `collectives.eager`; for a large one each device computes a part, by `reduction.combine`, between two such waits.
 4. The device writes the call's number in `Completion.finish`; a waiting thread reads it in `Completions.wait`. To print
    the result, the controller asks a device that holds it: `Waiting.ask("fetch", ...)`, `Worker._handle`, and the reply
    on the socket.

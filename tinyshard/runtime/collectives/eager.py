@@ -18,10 +18,13 @@ from torch import Tensor
 from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Group, Moment, Perform
+from tinyshard.runtime.collectives.reduction import SMALL_NBYTES, combine
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
 
+# more is gathered in a block of the arena, which all members hold
+GATHERED_NBYTES = 1 << 18
 # the operands of a slot start at multiples of it
 _ALIGNED_NBYTES = 64
 
@@ -38,7 +41,7 @@ class Eager:
         self._passed: dict[tuple[int, ...], int] = {}  # by the other members of a group, its last exchange
 
     def ready(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
-        """A collective of several operands as a function; `metas` are theirs, which `fits` says to be small."""
+        """A collective of several operands as a function; `fits` must be true for the same arguments."""
         barrier, device = self._barrier, self._device
         own = [self._places(device, slot, metas) for slot in range(EAGER_SLOTS)]
         # by slot, for each operand those of all members
@@ -54,7 +57,10 @@ class Eager:
 
         def reduce(slot: int) -> None:
             for total, operands in zip(results[device, slot], shards[slot], strict=True):
-                total.copy_(reduce_stack(operands, params["op"]))
+                if total.nbytes > SMALL_NBYTES:
+                    combine(operands, params["op"], total)
+                else:
+                    total.copy_(reduce_stack(operands, params["op"]))
 
         def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
             slot, number = sum(moment) % EAGER_SLOTS, exchange_number(*moment)
@@ -87,9 +93,11 @@ class Eager:
         return [self._arena.view(place, m.shape, m.dtype) for place, m in zip(starts, metas, strict=False)]
 
 
-def fits(metas: Sequence[ShapedType]) -> bool:
-    """Whether operands are small enough, together, for a slot."""
-    return sum(map(_aligned_nbytes, metas[:-1])) + metas[-1].nbytes <= EAGER_NBYTES
+def fits(name: str, group: Group, metas: Sequence[ShapedType]) -> bool:
+    """Whether operands are small enough, together, for a slot, and what is gathered small enough for copies of it."""
+    if name == "all_gather" and sum(meta.nbytes for meta in metas) * group.count > GATHERED_NBYTES:
+        return False
+    return sum(map(_aligned_nbytes, metas)) <= EAGER_NBYTES
 
 
 def _aligned_nbytes(meta: ShapedType) -> int:
@@ -112,6 +120,15 @@ def _joined(name: str, shards: Sequence[Tensor], place: int, *, dim: int) -> Ten
     return torch.cat(list(shards), dim)
 
 
+def _scattered(name: str, shards: Sequence[Tensor], place: int, *, dim: int, op: str) -> Tensor:
+    if shards[0].nbytes <= SMALL_NBYTES:
+        return from_all(name, shards, place, dim=dim, op=op)
+    parts = [local_slice(shard, place, len(shards), dim=dim) for shard in shards]
+    out = torch.empty(parts[0].shape, dtype=parts[0].dtype)
+    combine(parts, op, out)
+    return out
+
+
 def _exchanged(name: str, shards: Sequence[Tensor], place: int, *, split: int, join: int) -> Tensor:
     return torch.cat([local_slice(shard, place, len(shards), dim=split) for shard in shards], join)
 
@@ -124,6 +141,7 @@ def _moved(name: str, shards: Sequence[Tensor], place: int, *, pairs: Any) -> Te
 # functions that compute one member's result alone, where those of `COLLECTIVES` compute all
 _FROM_SHARDS: dict[str, Callable[..., Tensor]] = {
     "all_gather": _joined,
+    "reduce_scatter": _scattered,
     "all_to_all": _exchanged,
     "collective_permute": _moved,
 }

@@ -13,37 +13,21 @@ by one member; of a large one each member reduces a part. Nothing is copied that
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack, reduced
+from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Group
 from tinyshard.runtime.collectives.eager import result_from
+from tinyshard.runtime.collectives.reduction import SMALL_NBYTES, combine
 from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
-from tinyshard.runtime.shm.control_block import EAGER_NBYTES
 
 # lists, operands and parts of large ones start at multiples of it, so that vector instructions compute the same
 ALIGNED_NBYTES = 256
-# a reduction's pieces fit the processor's cache
-PIECE_NBYTES = 1 << 18
-
-_IN_ORDER: dict[str, Callable[..., object]] = {
-    "sum": np.add,
-    "avg": np.add,
-    "product": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-}
-# half precision is added in single precision, and bool by any and all: `reduced` does that
-_COMBINED_AS_THEY_ARE = {
-    torch.float64, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-}  # fmt: skip
-_COMPLEX = {torch.complex64, torch.complex128}
 
 
 def aligned(nbytes: int) -> int:
@@ -172,8 +156,8 @@ class Several:
 
 
 def _is_large(nbytes: int) -> bool:
-    """Whether members share the work on an operand, as they do where it is alone."""
-    return nbytes > EAGER_NBYTES
+    """Whether members share the work on an operand."""
+    return nbytes > SMALL_NBYTES
 
 
 def pieces(sizes: Sequence[int], place: int, count: int) -> tuple[tuple[int, int, int], ...]:
@@ -201,40 +185,3 @@ def pieces(sizes: Sequence[int], place: int, count: int) -> tuple[tuple[int, int
             found.append((k, start, end))
         before += nbytes
     return tuple(found)
-
-
-def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
-    """Reduce equal-shaped tensors elementwise in their order, piece by piece. No sum of floats is -0.0.
-
-    NumPy's results equal torch's to the last bit (except for the choice among several NaNs), and a call has less
-    overhead: `python -m benchmarks.kernels` measures it.
-
-    Args:
-        parts: the tensors, at least two.
-        op: a name of `collectives.REDUCTIONS`.
-        out: takes the result.
-    """
-    is_sum = op in ("sum", "avg")
-    if not (out.dtype in _COMBINED_AS_THEY_ARE or (is_sum and out.dtype in _COMPLEX)):
-        for target, *sources in _pieces([out, *parts]):
-            target.copy_(reduced(torch.stack(sources), op))
-        return
-    is_float = out.is_floating_point() or out.is_complex()
-    combined = _IN_ORDER[op]
-    with np.errstate(all="ignore"):  # torch does not warn about an infinity either
-        for target, first, second, *others in _pieces([tensor.numpy() for tensor in (out, *parts)]):
-            combined(first, second, out=target)
-            for other in others:
-                combined(target, other, out=target)
-            if is_sum and is_float:
-                np.add(target, 0, out=target)
-            if op == "avg":
-                np.divide(target, len(parts), out=target)
-
-
-def _pieces(tensors: Sequence[Any]) -> Iterator[list[Any]]:
-    """Split equal-shaped tensors, or arrays, into pieces along their first dim."""
-    size = len(tensors[0])
-    step = max(1, size * PIECE_NBYTES // max(1, tensors[0].nbytes))
-    for start in range(0, size, step):
-        yield [tensor[start : start + step] for tensor in tensors]

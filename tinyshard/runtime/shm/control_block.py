@@ -10,8 +10,9 @@ from tinyshard.runtime.shm import monitor, system
 from tinyshard.runtime.shm.monitor import Monitor
 from tinyshard.runtime.shm.waking import HAS_FUTEX, FutexWaking, Waking
 
-# operands up to this size are sent in slots of this part, larger ones in blocks of the arena
-EAGER_NBYTES = 1 << 15
+# operands up to this size are sent in slots of this part, larger ones in blocks of the arena: for these a second
+# barrier takes less time than copies, and a sum that one device computes for all. Unused slots have no pages
+EAGER_NBYTES = 1 << 19
 # of each device; an exchange's number determines its slot
 EAGER_SLOTS = 4
 # the log of calls

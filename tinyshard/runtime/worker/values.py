@@ -43,7 +43,7 @@ class Memory:
         """Raise MemoryError if this many more bytes would be over the limit."""
         if self.in_use_nbytes + nbytes > self.limit_nbytes:
             raise MemoryError(
-                f"{mebibytes(nbytes)} asked where {mebibytes(self.in_use_nbytes)} are held; "
+                f"{mebibytes(nbytes)} requested while {mebibytes(self.in_use_nbytes)} are held; "
                 f"the limit of a device is {mebibytes(self.limit_nbytes)} (memory_per_device)"
             )
 
