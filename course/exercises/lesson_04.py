@@ -97,6 +97,8 @@ def judge_weights_in_sixteen_mib(specs: Any) -> Verdict:
     held = sum(meta.nbytes for meta in made.program.metas[1:3] if meta is not None) / MIB
     nbytes = made.cost_analysis().nbytes
     reported = f"{held:g} MiB of weights on a device; {_told(made)}"
+    if held > 32:
+        return differs(reported, "Too much memory: a matrix that no axis shards is whole on each device, 32 MiB.")
     if held > 16:
         return differs(reported, "Too much memory: an axis of 2 devices leaves half of a matrix, 16 MiB, on each.")
     if nbytes <= 196_608:
@@ -134,7 +136,7 @@ def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
     spec, nbytes = made.output_shardings.spec, made.cost_analysis().nbytes
     reported = f"the result has {spec}, and {nbytes:,} bytes are sent: {_told(made)}"
     if spec != P():
-        return differs(reported, "In the end every device is to have all 64 sums: constrain the result, too.")
+        return differs(reported, "In the end every device must have all 64 sums: constrain the result, too.")
     if nbytes > 8320:
         kinds = [each.kind for each in ts.collectives_in(made)]
         if kinds == ["reduce_scatter", "all_reduce"]:

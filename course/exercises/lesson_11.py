@@ -180,6 +180,9 @@ def judge_rules(rules: Any) -> Verdict:
     if not any("model" in str(spec) for spec in specs):
         hint = "Nothing is sharded along model: its two devices hold and compute the same."
         return differs(reported, hint)
+    if any("data" in str(spec) for spec in specs):
+        hint = "What is sharded along data is gathered before its product. Leave data to the batch: model is enough."
+        return differs(reported, hint)
     if BY_INPUTS not in specs[1:] and any(spec == BY_OUTPUTS for spec in specs):
         hint = "A layer by outputs leaves half of the values on each device. Which kind of layer can use them there?"
         return differs(reported, hint)

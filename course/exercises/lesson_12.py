@@ -63,6 +63,8 @@ def judge_alive(alive: Callable[[Sequence[object]], object]) -> Verdict:
         if got in (want, tuple(want)):
             continue
         reported = f"when {_names(lost)} lost, it returns {got!r}, not {want}"
+        if not isinstance(got, list | tuple):
+            return differs(reported, "A list of ids is asked for.")
         if got == list(range(8)):
             return differs(reported, "Nothing in the id says whether its worker lives. Ask for the pid.")
         if lost and got == list(range(lost[0])):
@@ -173,7 +175,7 @@ EXERCISES = (
         "12.4",
         judge_layout,
         (
-            "Which whole thing does the median of a column need, and which dim of `down` may therefore not be cut?",
+            "What does the median of a column need in one place, and which dim of `down` may therefore not be cut?",
             "Cut the other dim of `down`. Which part of the hidden values does each device need for its product then?",
             "Which is smaller and may travel, the hidden values or `down`? How is `up` cut if each device makes only a "
             "part of the hidden values?",

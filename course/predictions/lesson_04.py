@@ -148,6 +148,6 @@ PREDICTIONS = (
                 answer="The controller gives orders: an operation on Arrays always runs on devices.",
             ),
         ),
-        why="Committed arrays meet only where they have the same devices in the same order. device_put moves one.",
+        why="Committed arrays can be added only on the same devices, in the same order. device_put moves one of them.",
     ),
 )

@@ -31,24 +31,24 @@ PREDICTIONS = (
     ),
     Prediction(
         "11.b",
-        question="Data parallelism on eight devices, with AdamW. Of what does a device hold less?",
+        question="Data parallelism on eight devices, with AdamW. What does each device hold less of than one alone?",
         choices=(
             Choice(
-                "of everything: an eighth",
+                "everything: it holds an eighth",
                 misconception="eight devices share whatever there is",
                 answer="Only the batch is sharded. Each device has all parameters, and so updates all of them.",
             ),
             Choice(
-                "of activations and gradients",
+                "activations and gradients",
                 misconception="the gradients of 40 examples are smaller than those of 320",
                 answer="A gradient has the size of its parameter, however many examples it was added up from.",
             ),
             Choice(
-                "of AdamW's state",
+                "AdamW's state",
                 misconception="the optimizer's work is shared, so its state is",
                 answer="Each device makes the whole update, so it needs the whole state. Sharing it is ZeRO-1.",
             ),
-            Choice("of activations only"),
+            Choice("activations only"),
         ),
         why="A device has 40 of 320 examples, so an eighth of the batch and of the values between layers. All that "
         "belongs to parameters is there eight times.",
@@ -72,7 +72,7 @@ PREDICTIONS = (
             Choice(
                 "the examples are gathered, and the gradient is complete",
                 misconception="to move the examples is always cheaper",
-                answer="That is possible too, and cheaper with fewer than 256 examples. Here the weight is smaller.",
+                answer="So it would be with fewer than 256 examples. Here the weight is the smaller of the two.",
             ),
         ),
         why="The product needs the whole weight for a device's own examples. The gradient is a partial sum, of which a "
@@ -89,7 +89,7 @@ PREDICTIONS = (
             ),
             Choice("the same 2,356,606"),
             Choice(
-                "half as many again: 3,534,902",
+                "1.5 times as many: 3,534,902",
                 misconception="gathering comes on top of the all-reduce",
                 answer="It would with an all-reduce of the gradients, or if the weights were gathered twice. A "
                 "reduce-scatter is half of an all-reduce.",
@@ -130,7 +130,7 @@ PREDICTIONS = (
     ),
     Prediction(
         "11.f",
-        question="64 MiB of weights, perfectly shared by eight devices, and trained with AdamW. How much does a device "
+        question="64 MiB of weights, divided evenly among eight devices and trained with AdamW. How much does a device "
         "hold at least?",
         choices=(
             Choice(
@@ -151,6 +151,6 @@ PREDICTIONS = (
             ),
         ),
         why="16 bytes a parameter: weight, gradient and two numbers of state are 4 × 8 MiB. Devices of 40 MiB are "
-        "enough, of which copies would need 256.",
+        "enough; with copies each device would need 256.",
     ),
 )

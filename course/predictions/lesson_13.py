@@ -74,9 +74,9 @@ PREDICTIONS = (
                 misconception="the order of the axes is a matter of taste",
                 answer="The order of the axes says which devices share a matrix, and on which hosts these are.",
             ),
-            Choice("the bytes that leave each host, six times"),
+            Choice("the bytes that leave each host, sixfold"),
             Choice(
-                "the bytes that each device sends, six times",
+                "the bytes that each device sends, sixfold",
                 misconception="a device sends more when its neighbours are far away",
                 answer="A device sends what the program says, and that is the same. Only the path differs.",
             ),

@@ -62,6 +62,7 @@ ANSWERS = {
         solution=(P("b"), P(None, "a"), P("a")),
         wrong=(
             Wrong((P("a"), P(None, "b"), P("b")), "leaves half of a matrix"),
+            Wrong((P(("a", "b")), P(), P()), "is whole on each device"),
             Wrong((P(), P(None, "a"), P("a")), "the other one share out what is summed"),
             Wrong((P("a"), P(None, ("a", "b")), P(("a", "b"))), "one axis shard two dims that do not match"),
             Wrong((P(), P(("a", "b")), P(None, ("a", "b"))), "What makes that shard smaller"),

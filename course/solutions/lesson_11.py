@@ -94,6 +94,8 @@ ANSWERS = {
             Wrong({"layers.2.*": BY_OUTPUTS, "layers.3.weight": BY_INPUTS}, "it is still whole"),
             Wrong({"layers.0.weight": BY_INPUTS, "layers.1.*": BY_OUTPUTS}, "has all 784 of them"),
             Wrong({"*": BY_OUTPUTS}, "Which kind of layer can use them there"),
+            Wrong({"*": P("data")}, "Nothing is sharded along model"),
+            Wrong({"*": P(("data", "model"))}, "Leave data to the batch"),
             Wrong({"layers.0.*": BY_OUTPUTS, "layers.1.weight": BY_INPUTS}, "Which weight is the largest"),
         ),
     ),

@@ -104,7 +104,7 @@ ANSWERS = {
             Wrong((P(None, "d"), P()), "Both must be cut"),
             Wrong((P(), P(None, "d")), "Both must be cut"),
             Wrong((P("d"), P(None, "d")), "Look at `up`"),
-            Wrong(P(None, "d"), "Which whole thing does the median"),
+            Wrong(P(None, "d"), "What does the median"),
         ),
     ),
 }

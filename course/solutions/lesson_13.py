@@ -72,6 +72,11 @@ def whole_rows_between(row):  # type: ignore[no-untyped-def]
     return ts.lax.psum(ts.lax.psum(row, "device"), "host")
 
 
+def quarters_left(row):  # type: ignore[no-untyped-def]
+    """Two stages, without the last one."""
+    return ts.lax.psum(ts.lax.psum_scatter(row, "device", tiled=True), "host")
+
+
 def one_host_alone(row):  # type: ignore[no-untyped-def]
     """Adds up within the host, and leaves it at that."""
     return ts.lax.psum(row, "device")
@@ -102,6 +107,7 @@ ANSWERS = {
             Wrong(in_one_ring, "nearly twice the bytes of a row"),
             Wrong(whole_rows_between, "psum_scatter first"),
             Wrong(one_host_alone, "add up among themselves first"),
+            Wrong(quarters_left, "What joins quarters again"),
         ),
     ),
 }

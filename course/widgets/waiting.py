@@ -53,8 +53,8 @@ def draw(now: Moment) -> Sheet:
     heading = paragraph([f"after {_rounds(now.rounds)}: {_verdict(now)}"])
     legend = paragraph(
         [
-            "boxes: ✓ done; bold: is at it; dashed: comes later",
-            "arrow: waits for; thick: in a circle; square: does not move; dashed: done",
+            "boxes: ✓ done; bold: current; dashed: later",
+            "arrow: waits for; thick: in a circle; dashed disc: done; square: does not move",
         ],
         size=11,
         fill=MUTED,
