@@ -75,7 +75,9 @@ def test_blocks_are_read_from_files_only_where_there_is_room(limited, tmp_path):
     x = torch.arange(2.0 * MIB)  # 8 MiB
     ts.save(ts.device_put(x, rows(limited)), tmp_path / "x")
     full = ts.device_put(torch.zeros(9 * MIB, dtype=torch.uint8), ts.devices()[3])
-    with pytest.raises(ts.errors.OutOfMemoryError, match=r"^read_block failed on CPU 3\n.*8.0 MiB requested while 9.0 MiB"):
+    with pytest.raises(
+        ts.errors.OutOfMemoryError, match=r"^read_block failed on CPU 3\n.*8.0 MiB requested while 9.0 MiB"
+    ):
         ts.load(tmp_path / "x", ts.NamedSharding(limited, ts.P()))
     assert stats(3)["peak_bytes_in_use"] < 11 * MIB
     torch.testing.assert_close(ts.device_get(ts.load(tmp_path / "x", rows(limited))), x)
