@@ -168,7 +168,10 @@ HINTS = {
         "of squares loses them where the mean is large.",
         values="Mean and variance are those of whole rows of 1,024, not of a block. And the mean is 300: do not "
         "subtract its square from a mean of squares, and do not leave out how far apart the means of blocks are.",
-        over={"nbytes": "Send what is known of a row, not the row."},
+        over={
+            "nbytes": "Send what is known of a row, not the row, and let it be added up: gathered, the numbers of all "
+            "eight devices come to each."
+        },
     ),
     "18.8": Hints(
         (

@@ -32,21 +32,23 @@ def judge_bucket(average: Answer) -> Verdict:
     """19.1: the mean over the processes, in place, by one all_reduce of no more than the gradients."""
     for shapes, processes in ((((4, 3), (3,), (2, 2, 2)), 4), (((5,), (1, 7)), 2)):
         mine = [torch.arange(float(torch.Size(shape).numel())).reshape(shape) for shape in shapes]
-        total = sum(each.numel() for each in mine)
+        flat = torch.cat([each.flatten() for each in mine])
+        total = len(flat)
         sent: list[int] = []
 
         def all_reduce(
-            x: torch.Tensor, others: int = processes - 1, total: int = total, sent: list[int] = sent
+            x: torch.Tensor, others: int = processes - 1, flat: torch.Tensor = flat, sent: list[int] = sent
         ) -> None:
             # each of the others has 1 more in its first gradient's first number, and so on: 1, 2, 3, …
             sent.append(x.numel())
-            added = torch.arange(1.0, total + 1)
+            added = torch.arange(1.0, len(flat) + 1)
+            divided = x.sum() / flat.sum()  # by the number of processes, where the mean is taken before it is sent
             x *= others + 1
-            if x.numel() == total:
-                x += others * added.reshape(x.shape)
+            if x.numel() == len(flat):
+                x += others * divided * added.reshape(x.shape)
 
         given = [each.clone() for each in mine]
-        average(given, all_reduce, processes)
+        average(list(given), all_reduce, processes)  # a list of its own: what counts is what the tensors hold
         if len(sent) != 1:
             return differs(
                 f"{len(sent)} all_reduces for {len(mine)} gradients, not 1",
@@ -58,11 +60,11 @@ def judge_bucket(average: Answer) -> Verdict:
                 "The bucket holds each gradient once, flattened, and nothing else.",
             )
         offset = torch.arange(1.0, total + 1) * (processes - 1) / processes
-        want = torch.cat([each.flatten() for each in mine]) + offset
+        want = flat + offset
         got = torch.cat([each.flatten() for each in given])
-        if torch.equal(got, torch.cat([each.flatten() for each in mine])):
+        if torch.equal(got, flat) or torch.equal(got, flat / processes):
             hint = "The bucket is a copy: its parts must be copied back into the gradients."
-            return differs("the gradients are as they were", hint)
+            return differs("the gradients have nothing of the other processes", hint)
         if not difference(got, want * processes):
             return differs("the gradients are sums", "The mean is wanted: divide by the number of processes.")
         if reported := difference(got, want, "the gradients, one after the other,"):

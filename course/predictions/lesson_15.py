@@ -49,8 +49,8 @@ PREDICTIONS = (
                 answer="They are made while gradients go: by the time all are there, 4 MiB of gradients are freed.",
             ),
         ),
-        why="At the end old and new weights and means are held, 24 MiB; but no gradient is left. With donation the "
-        "peak is at the end of the backward pass, with 16 MiB.",
+        why="In the last update old and new weights and means are held, 24 MiB; but no gradient is left. With donation "
+        "the peak is in the first update: 12 MiB, and nearly all of the gradients.",
     ),
     Prediction(
         "15.c",
@@ -88,7 +88,7 @@ PREDICTIONS = (
                 answer="The backward pass frees the activations of a layer as soon as it has used them.",
             ),
         ),
-        why="When the backward pass begins all layers have saved their values, 17 MiB, and the first gradients of "
-        "activations take 2.5 MiB. Then the saved values are freed, one layer after the other.",
+        why="When the backward pass begins, all layers have saved their values, 17 MiB. The first gradients of "
+        "activations come on top, and then the saved values are freed, one layer after the other.",
     ),
 )

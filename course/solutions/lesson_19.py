@@ -27,6 +27,15 @@ def average_of_a_copy(gradients: Any, all_reduce: Any, processes: int) -> None:
     bucket /= processes
 
 
+def average_in_the_list(gradients: Any, all_reduce: Any, processes: int) -> None:
+    """Wrong: the list has other tensors, and those of the model are as they were."""
+    bucket = torch.cat([gradient.flatten() for gradient in gradients])
+    all_reduce(bucket)
+    bucket /= processes
+    for i, part in enumerate(bucket.split([gradient.numel() for gradient in gradients])):
+        gradients[i] = part.view_as(gradients[i])
+
+
 def summed(gradients: Any, all_reduce: Any, processes: int) -> None:
     """Wrong: sums, not means."""
     average(gradients, all_reduce, 1)
@@ -76,6 +85,7 @@ ANSWERS = {
         wrong=(
             Wrong(averaged_one_by_one, "Make one tensor of them"),
             Wrong(average_of_a_copy, "must be copied back"),
+            Wrong(average_in_the_list, "must be copied back"),
             Wrong(summed, "The mean is wanted"),
             Wrong(padded, "and nothing else"),
         ),
