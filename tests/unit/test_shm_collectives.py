@@ -15,7 +15,7 @@ from tinyshard.runtime.collectives.base import PeerLostError, Request, group_of
 from tinyshard.runtime.collectives.eager import GATHERED_NBYTES, fits
 from tinyshard.runtime.shm import monitor, segment
 from tinyshard.runtime.shm.barrier import exchange_number
-from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
+from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS, eager_nbytes
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
 
 pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
@@ -306,9 +306,17 @@ def test_a_slot_is_used_again_within_one_call_for_another_group():
 )
 def test_operands_are_sent_in_slots_if_they_fit_together(name, nbytes, is_sent_in_slots):
     meta = ShapedType((nbytes // 4,), torch.float32)
-    assert fits(name, group_of(DEVICES, 0), [meta]) is is_sent_in_slots
+    assert fits(name, group_of(DEVICES, 0), [meta], EAGER_NBYTES) is is_sent_in_slots
     larger = [ShapedType((EAGER_NBYTES // 8,), torch.float32)] * 3
-    assert not fits(name, group_of(DEVICES, 0), larger)
+    assert not fits(name, group_of(DEVICES, 0), larger, EAGER_NBYTES)
+
+
+def test_the_slots_of_many_devices_are_smaller_whole_cache_lines():
+    assert eager_nbytes(2) == eager_nbytes(8) == EAGER_NBYTES
+    for count in (9, 24, 100, 512):
+        size = eager_nbytes(count)
+        assert size % 64 == 0 and (1 << 15) <= size < EAGER_NBYTES
+        assert size == 1 << 15 or count * EAGER_SLOTS * 2 * size <= 1 << 25
 
 
 def test_exchanges_have_numbers_that_only_grow():

@@ -21,7 +21,7 @@ from tinyshard.runtime.collectives.base import Group, Moment, Perform
 from tinyshard.runtime.collectives.reduction import SMALL_NBYTES, combine
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
-from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
+from tinyshard.runtime.shm.control_block import EAGER_SLOTS
 
 # more is gathered in a block of the arena, which all members hold
 GATHERED_NBYTES = 1 << 18
@@ -88,16 +88,17 @@ class Eager:
 
     def _places(self, device: int, slot: int, metas: Sequence[ShapedType], *, is_result: bool = False) -> list[Tensor]:
         """The operands of a device in a slot, or their results."""
-        start = self._arena.control.eager_offset + ((device * EAGER_SLOTS + slot) * 2 + is_result) * EAGER_NBYTES
+        control = self._arena.control
+        start = control.eager_offset + ((device * EAGER_SLOTS + slot) * 2 + is_result) * control.eager_nbytes
         starts = itertools.accumulate(map(_aligned_nbytes, metas), initial=start)
         return [self._arena.view(place, m.shape, m.dtype) for place, m in zip(starts, metas, strict=False)]
 
 
-def fits(name: str, group: Group, metas: Sequence[ShapedType]) -> bool:
+def fits(name: str, group: Group, metas: Sequence[ShapedType], slot_nbytes: int) -> bool:
     """Whether operands are small enough, together, for a slot, and what is gathered small enough for copies of it."""
     if name == "all_gather" and sum(meta.nbytes for meta in metas) * group.count > GATHERED_NBYTES:
         return False
-    return sum(map(_aligned_nbytes, metas)) <= EAGER_NBYTES
+    return sum(map(_aligned_nbytes, metas)) <= slot_nbytes
 
 
 def _aligned_nbytes(meta: ShapedType) -> int:

@@ -56,7 +56,7 @@ class SharedMemoryCommunicator(Communicator):
         return lambda x, moment: self.transfer(group, x, moment, request.meta, request.result, **request.params)
 
     def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
-        if fits(name, group, metas):
+        if fits(name, group, metas, self._arena.control.eager_nbytes):
             return self._eager.ready(name, group, metas, params)
         if name == "collective_permute" and len(metas) == 1:
             return lambda xs, moment: (self._permuted(group, xs[0], moment, **params),)

@@ -13,6 +13,8 @@ from tinyshard.runtime.shm.waking import HAS_FUTEX, FutexWaking, Waking
 # operands up to this size are sent in slots of this part, larger ones in blocks of the arena: for these a second
 # barrier takes less time than copies, and a sum that one device computes for all. Unused slots have no pages
 EAGER_NBYTES = 1 << 19
+# slots are smaller where all of them would be more than this
+ALL_EAGER_NBYTES, LEAST_EAGER_NBYTES = 1 << 25, 1 << 15
 # of each device; an exchange's number determines its slot
 EAGER_SLOTS = 4
 # the log of calls
@@ -42,6 +44,12 @@ EXCHANGE = np.dtype(
 )
 
 
+def eager_nbytes(count: int) -> int:
+    """The size of a slot where there are `count` devices: whole cache lines."""
+    share = ALL_EAGER_NBYTES // (count * EAGER_SLOTS * 2) // 64 * 64
+    return min(EAGER_NBYTES, max(LEAST_EAGER_NBYTES, share))
+
+
 def layout(count: int) -> np.dtype[np.void]:
     """All of it for `count` devices and a controller: each entry begins a cache line.
 
@@ -54,7 +62,7 @@ def layout(count: int) -> np.dtype[np.void]:
             ("call_monitors", np.uint8, (count, monitor.NBYTES)),
             ("holders_monitors", np.uint8, (count + 1, monitor.NBYTES)),
             ("calls", CALLS, (count,)),
-            ("eager", np.uint8, (count, EAGER_SLOTS, 2, EAGER_NBYTES)),
+            ("eager", np.uint8, (count, EAGER_SLOTS, 2, eager_nbytes(count))),
             ("log", np.uint8, (LOG_NBYTES,)),
             ("exchanges", EXCHANGE, (count,)),
         ]
@@ -83,6 +91,7 @@ class ControlBlock:
     Attributes:
         exchanges: EXCHANGE, by device.
         eager_offset: where the bytes of small operands start.
+        eager_nbytes: the size of a slot for them.
         calls: CALLS, by device.
         log: uint8[LOG_NBYTES], the records' bytes, a ring.
     """
@@ -92,6 +101,7 @@ class ControlBlock:
         self._rows = memory[: whole.itemsize].view(whole)[0]
         self.exchanges, self.calls, self.log = self._rows["exchanges"], self._rows["calls"], self._rows["log"]
         self.eager_offset: int = whole.fields["eager"][1]  # type: ignore[index]
+        self.eager_nbytes = eager_nbytes(count)
         self._waking: dict[int, Waking] = {}
 
     def waking(self, own: int) -> Waking:
