@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.browser.notebook_page import NotebookPage
 
 LESSONS = find_lessons(shipped_folder())
-# between them a dropdown, a slider, a button, predictions, exercises and a picture of the processes themselves
-PART = ("00", "10")
+# a button, predictions, exercises and a picture of the processes themselves
+PART = ("00",)
 # by lesson: two launchers on two hosts, and an agent of each; torchrun and four processes
 MORE_THAT_IMPORT_TORCH = {"13": 4, "19": 5}
 
