@@ -192,7 +192,9 @@ class Explorer(Generic[Data]):
             sheet, self.text = self._draw(data), self._describe(data)
         self.svg = card(self._heading, sheet)
         self._picture.value = _scrolled(self.svg)
-        self._words.value = f'<pre style="line-height:1.2">{escape(self.text)}</pre>{_DARK}'
+        # a table whose lines are broken cannot be read: what has no room is scrolled
+        words = f'<pre style="font-size:12px;line-height:1.2;white-space:pre">{escape(self.text)}</pre>'
+        self._words.value = f"{_scroller(words)}{_DARK}"
 
     def __repr__(self) -> str:
         """The picture in words."""
@@ -267,8 +269,11 @@ class Explorer(Generic[Data]):
 def _scrolled(svg: str) -> str:
     """A picture that becomes smaller where there is little room, but not too small to be read: then it is scrolled."""
     width, _ = size_of(svg)
-    least = f'<div style="min-width:{LEAST_SCALE * width:.0f}px">{svg}</div>'
-    return f'<div style="overflow-x:auto;width:0;min-width:100%">{least}</div>'
+    return _scroller(f'<div style="min-width:{LEAST_SCALE * width:.0f}px">{svg}</div>')
+
+
+def _scroller(html: str) -> str:
+    return f'<div style="overflow-x:auto;width:0;min-width:100%">{html}</div>'
 
 
 def _in_widget(value: Any) -> Any:

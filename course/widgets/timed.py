@@ -129,12 +129,13 @@ def table(rows: Sequence[Timed]) -> list[str]:
     """
     if not rows:
         return []
-    lines = [f"{'time of a call':20} {'bytes sent':>12}  {'by the model':>22}   {'measured here':>13}"]
+    width = max(20, *(len(row.what) for row in rows))
+    lines = [f"{'time of a call':{width}} {'bytes sent':>12}  {'by the model':>22}   {'measured here':>13}"]
     for row in rows:
         least, most = map(_told, row.modelled_s)
         modelled = most if least == most else f"{least} to {most}"
         measured = "-" if row.measured_s is None else _told(row.measured_s)
-        lines.append(f"{row.what:20} {row.nbytes:>12,}  {modelled:>22}   {measured:>13}")
+        lines.append(f"{row.what:{width}} {row.nbytes:>12,}  {modelled:>22}   {measured:>13}")
     for row in rows:
         if row.measured_s is None:
             lines += textwrap.wrap(f"{row.what} is not measured: {row.problem}", 88, subsequent_indent="  ")

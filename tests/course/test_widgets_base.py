@@ -110,6 +110,11 @@ def test_the_words_are_shown_on_request_and_follow_the_picture():
     assert words.layout.display == "none"
 
 
+def test_the_lines_of_the_words_are_scrolled_not_broken():
+    words = explorer().panel.children[2].value
+    assert "overflow-x:auto" in words and 'white-space:pre"' in words
+
+
 def test_a_notebook_gets_the_live_panel_the_picture_and_the_words():
     bundle = explorer()._repr_mimebundle_()
     assert bundle["text/plain"] == "colour=green shade=moss count=5 again=0"

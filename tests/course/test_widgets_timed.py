@@ -73,6 +73,12 @@ def test_a_call_that_does_not_end_is_given_up() -> None:
     assert "a wait is not measured: it took more than 0.2 s" in table([found])
 
 
+def test_the_columns_stay_straight_beside_a_long_name() -> None:
+    names = ["one device", "4 × 2, layers 1 and 2"]
+    lines = table([Timed(name, 1_789_804, (0.01, 0.02), 0.03) for name in names])[:3]
+    assert len({len(line) for line in lines}) == 1
+
+
 def test_too_few_devices_are_told_as_an_error_of_the_library() -> None:
     ts.shutdown()
     ts.init(devices=2, runtime="local")
