@@ -11,7 +11,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.delivery import Deliveries
-from tinyshard.runtime.controller.items import Call, Free, Put
+from tinyshard.runtime.controller.items import Call, Free, Put, Request
 from tinyshard.runtime.controller.lineage import Run, Where
 from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.shm import control_block, segment
@@ -56,6 +56,22 @@ def test_a_program_is_sent_with_its_first_call_whose_message_was_sent_and_droppe
     assert not deliveries.has_released
     for link in calls.links:
         assert link.frames == ["program", "run", "run", "forget"]
+
+
+def test_values_that_nobody_needs_are_freed_with_a_call_though_a_request_waits_behind_it():
+    calls, buffers = Calls(), Buffers()
+    calls.links.append(Connection())
+    deliveries = Deliveries(calls, buffers, None, None)
+    builder = Builder((0,), (1,))
+    program = builder.finish([builder.input(ShapedType((2,), torch.float32))])
+    runs = [Run(number, (0,), False, Where("here", 1)) for number in (1, 2)]
+    made = [buffers.make(runs[0], None) for _ in range(3)]
+    unused, operand, used_later = (x.number for x in made)
+    now = Call(runs[0], program, (operand,), (10,))
+    waiting = [Call(runs[1], program, (used_later,), (11,)), Request({0}, "fetch", (11, None))]
+    del made
+    delivery = deliveries.prepare(now, lambda: waiting, is_receiver=True)
+    assert [watch.number for watch in delivery.released] == [unused, operand]
 
 
 @pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
-from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Put, Request, Unsent
+from tinyshard.runtime.controller.items import Call, Item, Put, Request, Unsent
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.refs import Buffers, Watch, Watched, by_devices
 from tinyshard.runtime.failure import Failure
@@ -24,15 +24,15 @@ Sends = list[tuple[Sequence[int], list[memoryview]]]
 
 
 def _values_of(items: Sequence[Item]) -> set[int]:
-    """The values that these items use or make; empty if that is not known."""
+    """The values that these items use or make; not those that requests read, whose handles are in use meanwhile."""
     numbers: set[int] = set()
     for item in items:
         if isinstance(item, Call):
             numbers.update(item.inputs, item.outputs)
         elif isinstance(item, Put):
             numbers.add(item.value)
-        elif not isinstance(item, Free | Cancel):
-            return set()
+        elif isinstance(item, Unsent):
+            numbers.update(item.values)
     return numbers
 
 
@@ -111,7 +111,7 @@ class Deliveries:
         released = self._buffers.released()  # before `later`: then all posts that use these values are in the queue
         if released and (waiting := later()):
             used = _values_of(waiting)
-            released = list(itertools.takewhile(lambda watch: watch.number not in used, released)) if used else []
+            released = list(itertools.takewhile(lambda watch: watch.number not in used, released))
         free, unused = by_devices(released), self._programs.released()
         sends: Sends = []
         if isinstance(item, Call):
