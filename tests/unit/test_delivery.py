@@ -69,7 +69,8 @@ def test_values_that_nobody_needs_are_freed_with_a_call_though_a_request_waits_b
     unused, operand, used_later = (x.number for x in made)
     now = Call(runs[0], program, (operand,), (10,))
     waiting = [Call(runs[1], program, (used_later,), (11,)), Request({0}, "fetch", (11, None))]
-    del made
+    while made:
+        del made[0]
     delivery = deliveries.prepare(now, lambda: waiting, is_receiver=True)
     assert [watch.number for watch in delivery.released] == [unused, operand]
 
