@@ -195,17 +195,17 @@ def why_of_rules(rules: Any) -> str:
     over_model = [each for each in ts.collectives_in(program) if "model" in each.axes]
     nbytes = sum(each.nbytes for each in over_model)
     pairs = all(each.kind == "all_reduce" for each in over_model)
-    told = (
+    reported = (
         "Each pair needs one all-reduce of activations forwards, and the second pair one backwards."
         if pairs
         else "Where two layers by outputs meet, activations are gathered and their gradients reduce-scattered: the two "
         "halves of an all-reduce, so the bytes are those of a pair."
     )
     if any("data" in str(spec) for spec in rules.values()):
-        told += " Along data parameters are sharded too: FSDP and tensor parallelism at once."
+        reported += " Along data parameters are sharded too: FSDP and tensor parallelism at once."
     return (
-        f"{told} Over model that is {nbytes:,} bytes. It pays, because every gradient of a sharded weight is half as "
-        "large, and with 80 examples on a device activations are smaller than weights."
+        f"{reported} Over model that is {nbytes:,} bytes. It pays, because every gradient of a sharded weight is half "
+        "as large, and with 80 examples on a device activations are smaller than weights."
     )
 
 

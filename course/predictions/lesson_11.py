@@ -75,8 +75,8 @@ PREDICTIONS = (
                 answer="So it would be with fewer than 256 examples. Here the weight is the smaller of the two.",
             ),
         ),
-        why="The product needs the whole weight for a device's own examples. The gradient is a partial sum, of which a "
-        "device needs the part that it updates.",
+        why="The product needs the whole weight for a device's own examples. The gradient is a partial sum, and a "
+        "device needs only the part that it updates.",
     ),
     Prediction(
         "11.d",

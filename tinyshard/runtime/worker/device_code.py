@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import Eqn, Program, Value, values_in
+from tinyshard.core.program import Eqn, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, has_op, last_uses
 from tinyshard.runtime.worker.kernels import KERNELS, with_tensors_for_numbers
@@ -117,7 +117,7 @@ class _Writer:
         if step.op in COLLECTIVES or step.op == "transfer" or step.bodies:
             self._since = [0, 0.0]
             return
-        used = [self._program.metas[v.number] for v in values_in((step.args, step.kwargs))]
+        used = [self._program.metas[n] for n in step.operands]
         used += [self._program.metas[n] for n in step.results if n >= 0]
         self._since[0] += 1
         self._since[1] += sum(math.inf if meta is None else meta.nbytes for meta in used)
@@ -141,7 +141,7 @@ class _Writer:
                 form = [metas[a.number] if isinstance(a, Value) else a for a in step.args], step.kwargs
             name = self._name(step.op.rpartition(".")[0], (step.op, repr(form)), number)
         else:
-            arguments = [f"v{value.number}" for value in values_in((step.args, step.kwargs))]
+            arguments = [f"v{n}" for n in step.operands]
             if step.op in COLLECTIVES:
                 types += "".join(f", {k}={x!r}" for k, x in step.kwargs.items())
             name = self._name(step.op, number, number)

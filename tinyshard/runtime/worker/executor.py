@@ -93,8 +93,8 @@ def last_uses(program: Program) -> list[tuple[int, ...]]:
     """For each step the values that no later step uses, and that are no results of the program."""
     last: dict[int, int] = {}
     for k, step in enumerate(program.steps):
-        for value in values_in((step.args, step.kwargs)):
-            last[value.number] = k
+        for number in step.operands:
+            last[number] = k
         for number in step.results:
             last.setdefault(number, k)
     keep = set(program.outputs)

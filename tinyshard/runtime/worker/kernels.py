@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.core.program import Eqn, Value, values_in
+from tinyshard.core.program import Eqn, Value
 from tinyshard.core.types import ShapedType
 
 # with fewer elements the kernels are not faster
@@ -256,7 +256,7 @@ def with_tensors_for_numbers(step: Eqn, metas: Sequence[ShapedType | None]) -> l
     Only if all tensors and the result have one dtype and the number is of its kind, so that promotion is the same.
     """
     args = list(step.args)
-    known = [metas[v.number] for v in values_in((step.args, step.kwargs))] + [metas[r] for r in step.results if r >= 0]
+    known = [metas[n] for n in step.operands] + [metas[r] for r in step.results if r >= 0]
     dtypes = {None if meta is None else meta.dtype for meta in known}
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     if step.op not in _TAKE_NUMBERS or dtype not in _CONVERTED:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.program import values_in
 from tinyshard.runtime.collectives.base import PeerLostError
 from tinyshard.runtime.failure import CODE_FILE, NO_MEMORY, Failure, failure_of, is_out_of_memory, leave
 from tinyshard.runtime.worker.control import CallControl
@@ -94,7 +93,7 @@ class Steps(OneByOne):
             return self._exchange_function(step)
         if step.function is not None:
             return step.function
-        numbers, is_one = [v.number for v in values_in((step.step.args, step.step.kwargs))], len(step.results) == 1
+        numbers, is_one = step.step.operands, len(step.results) == 1
 
         def call(*operands: Any) -> Any:
             values: Any = dict(zip(numbers, operands, strict=True))
