@@ -143,7 +143,7 @@ RUNTIME = (
     ),
     Fault(
         "a full cache drops what was used last",
-        "tinyshard/runtime/cache.py",
+        "tinyshard/core/cache.py",
         "self._kept.popitem(last=False)",
         "self._kept.popitem()",
         ("tests/unit/test_closed_over_and_hidden.py::test_a_cache_drops_what_was_used_longest_ago",),

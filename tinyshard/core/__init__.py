@@ -21,6 +21,7 @@ evaluate     the one walk over a traced graph, and what interprets it
 leaves       where trees differ from torch's: a key is a leaf, and None an empty tree
 ints         ints as users write them
 keys         keys of caches, made from the arguments of an op
+cache        a cache of the most recently used entries; devices drop the programs of dropped entries
 tree         `ts.tree`: torch's pytrees under JAX's names
 safetensors  a format of files: a JSON header, and the bytes of tensors
 replaced_folder  a folder that is replaced atomically

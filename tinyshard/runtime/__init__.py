@@ -67,7 +67,6 @@ local                 all devices in this process: the oracle of the tests
 lockstep              one call there, step by step for all devices
 options               the arguments of init: checks, and what starts the devices
 lifecycle             init, devices, shutdown, and the current runtime
-cache                 a cache of the most recently used entries; devices drop the programs of dropped entries
 
 A walk, with shared memory: `v + 1` on eight devices, the second time: a program's first call runs step by step.
 
