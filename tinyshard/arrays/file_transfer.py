@@ -17,8 +17,9 @@ from tinyshard.core.errors import FileError, RemoteError
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.safetensors import REALS, SUFFIX, head_of
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller.lineage import Buffer, users_line
+from tinyshard.runtime.controller.lineage import Buffer
 from tinyshard.runtime.worker.files import count_pieces, write_file
 
 HOST = "host"  # this process, as a writer

@@ -13,6 +13,7 @@ trace_thread  traces and plans in their own thread, and Ctrl-C during them
 torch_state  a thread's modes, levels and keys of torch: carried to a trace's thread, or switched off
 frames       the frames of a thread: which functions call
 users_code   which lines are the user's, and the IPython shell that runs them
+users_line   the user's line that calls, or that an error was raised in
 page         what a notebook shows: HTML with its style, and what is drawn there and printed elsewhere
 progress     what takes long, as a line below a notebook's cell
 tracebacks   what of an uncaught error is shown: the user's own lines

@@ -23,8 +23,9 @@ from tinyshard.core.program import Program
 from tinyshard.core.spans import current_log
 from tinyshard.core.torch_state import default_keys
 from tinyshard.core.types import ShapedType, default_dtype
+from tinyshard.core.users_line import Where
 from tinyshard.runtime.collectives.base import MOST_HANDED
-from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle
+from tinyshard.runtime.controller.lineage import Buffer, Run, add_check, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, Wanted, Watched, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import error_of
 from tinyshard.runtime.failure import failure_of

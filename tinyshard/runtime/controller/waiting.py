@@ -14,11 +14,12 @@ from tinyshard.core.effects import Effects, Site
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import raise_interruption
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Cancel, Latch, Request
-from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry, users_line
+from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry
 from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.controller.watchdog import Patience, check_progress
 from tinyshard.runtime.shm import allocator
