@@ -11,7 +11,7 @@ import torch
 
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.effects import EFFECT
-from tinyshard.core.program import Eqn, Program, Value, values_in
+from tinyshard.core.program import Eqn, Program, Value, find_op, is_view, values_in
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
@@ -20,8 +20,6 @@ from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
 
-# a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
-VIEWS = {"local_slice", "held", "aten._unsafe_view.default"}
 MOST_SHOWN = 8  # arguments of a step, in an error
 Send = Callable[[int, list[torch.Tensor]], None]  # (number of an effect, its operands)
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
@@ -173,13 +171,6 @@ def _nbytes(metas: Sequence[ShapedType | None]) -> int:
     return sum(0 if meta is None else meta.nbytes for meta in metas)
 
 
-def is_view(step: Eqn) -> bool:
-    """Whether the result of a step shares the memory of its first operand."""
-    if step.op in VIEWS:
-        return True
-    return step.is_torch_op and has_op(step.op) and bool(find_op(step.op).is_view)
-
-
 def _send(send: Send | None, operands: Sequence[Value], site: int, values: list[Any]) -> Sequence[Any]:
     assert send is not None
     send(site, [values[x.number] for x in operands])
@@ -188,21 +179,6 @@ def _send(send: Send | None, operands: Sequence[Value], site: int, values: list[
 
 def _raise(error: Exception, *args: Any, **kwargs: Any) -> NoReturn:
     raise error.with_traceback(None)
-
-
-def find_op(name: str) -> Any:
-    """The op that "aten.add.Tensor" names."""
-    namespace, packet, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-
-
-def has_op(name: str) -> bool:
-    """Whether this process has the op."""
-    try:
-        find_op(name)
-    except AttributeError:
-        return False
-    return True
 
 
 def _caller(

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tinyshard.core.program import has_op
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
@@ -25,7 +26,7 @@ from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
-from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
+from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
 from tinyshard.runtime.worker.recording import CALL, NO_EXCHANGE, Recording
 from tinyshard.runtime.worker.steps import Steps
