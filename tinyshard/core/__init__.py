@@ -4,7 +4,7 @@ errors       every error that tinyshard raises, and the four-part form of their 
 config       flags that change what programs do
 devices      Device: a slot for shards
 layout       Layout: where each block of a tensor is; every sharding reduces to one
-types        shape and dtype of a value
+types        shape and dtype of a value, and its bytes
 program      Program, Eqn, Value, Builder: the steps that every device runs on its own shard
 collectives  the meaning of each collective, as a function of the shards of a group; one row each
 axis_names   the names of mapped axes in scope
@@ -25,6 +25,7 @@ keys         keys of caches, made from the arguments of an op
 cache        a cache of the most recently used entries; devices drop the programs of dropped entries
 tree         `ts.tree`: torch's pytrees under JAX's names
 safetensors  a format of files: a JSON header, and the bytes of tensors
+stored_blocks  blocks of tensors in such files, with a checksum for each piece
 replaced_folder  a folder that is replaced atomically
 registration  the user's classes as trees
 device_dtypes which tensors a device can hold

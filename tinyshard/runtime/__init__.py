@@ -25,7 +25,6 @@ worker/               a device: one process
     executor          prepares a Program to run
     recording         the device's records while a trace of ts.profiler is on
     kernels           faster functions for some ops
-    files             steps that write a device's blocks to a file and read them
     gpu               differences on a GPU
     control           the control thread: freeze, cancel, look, lost
 processes             which process this is: process_index, process_count, local_device_count
@@ -60,7 +59,7 @@ launch/               starts the workers
     remote_workers    a pool on other machines
     connect           connections with mutual authentication
     processors        which core or GPU each device uses
-wire                  messages and tensors as bytes
+wire                  messages as bytes
 failure               a failure on a device, as text
 forks                 the descriptors that a child closes which user code forks, and those of the standard streams
 local                 all devices in this process: the oracle of the tests

@@ -201,23 +201,3 @@ def exactly(sock: socket.socket, nbytes: int, end_s: float | None = None) -> byt
             raise ConnectionError("the other side ended the connection")
         got += part
     return got
-
-
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor in row-major order, as a flat uint8 tensor; shares memory with a contiguous one."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    if flat.numel() < 2:  # contiguous with any stride, but a view of another dtype needs stride 1
-        flat = flat.as_strided(flat.shape, (1,))
-    return flat.view(torch.uint8)
-
-
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, to be written to a socket."""
-    return as_bytes(tensor).numpy().data
-
-
-def tensor_of(payload: bytearray | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor that has these bytes, without a copy."""
-    if not payload:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(payload, dtype=dtype).reshape(shape)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from tinyshard.core.errors import RemoteError, RuntimeStateError
-from tinyshard.core.types import ShapedType
-from tinyshard.runtime import wire
+from tinyshard.core.types import ShapedType, tensor_of
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Request
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, ancestry
@@ -43,7 +42,7 @@ class Reading:
         for (buffer, device_ids), request in zip(wanted, requests, strict=False):
             self._raise_failures(buffer, device_ids)
             metas = self._answered(request, buffer)
-            found.append({d: wire.tensor_of(request.answers[d][1], m.shape, m.dtype) for d, m in metas.items()})
+            found.append({d: tensor_of(request.answers[d][1], m.shape, m.dtype) for d, m in metas.items()})
         return found
 
     def gather(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:

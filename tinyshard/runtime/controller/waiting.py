@@ -14,8 +14,8 @@ from tinyshard.core.effects import Effects, Site
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import raise_interruption
+from tinyshard.core.types import tensor_of
 from tinyshard.core.users_line import users_line
-from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Cancel, Latch, Request
@@ -124,7 +124,7 @@ class Waiting:
             for _ in range(len(sent)):
                 device, call, site, values = item = sent.popleft()
                 if call == run.number:
-                    effects.take(device, site, [wire.tensor_of(bytearray(x), *meta) for *meta, x in values])
+                    effects.take(device, site, [tensor_of(bytearray(x), *meta) for *meta, x in values])
                 elif call > run.number:  # another thread's
                     sent.append(item)
             effects.perform(is_over=is_over)

@@ -12,10 +12,10 @@ import torch
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.effects import EFFECT
 from tinyshard.core.program import Eqn, Program, Value, find_op, is_view, values_in
+from tinyshard.core.stored_blocks import read_block, write_file
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
-from tinyshard.runtime.worker.files import BLOCK_STEPS
 from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
@@ -154,7 +154,7 @@ def _by_kind(
         return {"flow": flow, "bodies": bodies, "makes_nbytes": _nbytes(FLOWS[step.op].stacked(step, types))}
     if step.op in BLOCK_STEPS:
         does = BLOCK_STEPS[step.op]
-        return {"call": lambda values: (does(*_filled(step.args, values), place),)}
+        return {"call": lambda values: (does(*_filled(step.args, values)).to(place),)}
     if step.op == EFFECT:
         return {"call": functools.partial(_send, send, *step.args)}
     try:
@@ -165,6 +165,20 @@ def _by_kind(
     except Exception as error:  # as for a missing op: an error of each call of the program
         call = function = functools.partial(_raise, error)
     return {"call": call, "function": function}
+
+
+def _held(blocks: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """The one of several values that has a block on this device."""
+    return next(block for block in blocks if block is not None)
+
+
+# a device's steps with its own blocks, of the programs that `arrays.files` and `arrays.from_parts` make: no function is
+# traced to them
+BLOCK_STEPS: dict[str, Callable[..., torch.Tensor]] = {
+    "write_file": write_file,
+    "read_block": read_block,
+    "held": _held,
+}
 
 
 def _nbytes(metas: Sequence[ShapedType | None]) -> int:

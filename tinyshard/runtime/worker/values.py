@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.types import ShapedType
-from tinyshard.runtime import wire
+from tinyshard.core.types import ShapedType, tensor_bytes, tensor_of
 from tinyshard.runtime.failure import failure_of, mebibytes, short
 from tinyshard.runtime.shm.allocator import Arena, Block
 
@@ -132,7 +131,7 @@ class Values:
             self._memory.check(nbytes)
         if block is None and payload is None and nbytes:  # the reader had no memory for it
             raise MemoryError(f"no room for {nbytes} bytes")
-        self.keep(number, wire.tensor_of(payload, shape, dtype).to(self._place) if tensor is None else tensor)
+        self.keep(number, tensor_of(payload, shape, dtype).to(self._place) if tensor is None else tensor)
 
     def fetch(self, number: int, wanted: Any) -> tuple[Any, memoryview | None]:
         """The answer to the controller, and a tensor's bytes; none if they are copied into a block that it has lent."""
@@ -142,7 +141,7 @@ class Values:
         try:
             if isinstance(tensor, torch.Tensor):
                 if wanted is None:
-                    payload = wire.tensor_bytes(tensor.cpu())
+                    payload = tensor_bytes(tensor.cpu())
                 else:
                     assert self._arena is not None
                     block, shape, places = wanted
