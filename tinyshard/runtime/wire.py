@@ -145,9 +145,7 @@ class Reader:
         return done
 
 
-def messages(
-    sock: socket.socket, idle: Callable[[], object] = lambda: None, idle_after_s: float | None = None
-) -> Iterator[Message]:
+def messages(sock: socket.socket, idle: Callable[[], object], idle_after_s: float) -> Iterator[Message]:
     """The messages from a blocking socket, until the peer closes it.
 
     Args:
@@ -157,7 +155,7 @@ def messages(
     received = select.poll()
     received.register(sock, select.POLLIN)
     while True:
-        while not received.poll(idle_after_s and 1e3 * idle_after_s):
+        while not received.poll(1e3 * idle_after_s):
             idle()
         read = reader.read()
         if read is None:

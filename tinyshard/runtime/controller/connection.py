@@ -34,6 +34,7 @@ class Stream:
 
     Attributes:
         nbytes: number of unwritten bytes.
+        reader: parses what is received.
         is_open: the other end has not closed it.
         is_watched: the I/O thread waits until the socket is writable.
     """
@@ -44,7 +45,7 @@ class Stream:
         self.nbytes = 0
         self.is_open = True
         self.is_watched = False
-        self._reader = wire.Reader(sock)
+        self.reader = wire.Reader(sock)
         self._out: collections.deque[memoryview] = collections.deque()
 
     def queue(self, pieces: list[memoryview]) -> None:
@@ -74,14 +75,10 @@ class Stream:
         self._out.clear()
         self.nbytes = 0
 
-    def read(self) -> list[wire.Message] | None:
-        """The messages received; None at the end."""
-        return self._reader.read()
-
     @property
     def broken(self) -> OSError | None:
         """The error by which a network has lost the connection; None where the other end has closed it."""
-        error = self._reader.error
+        error = self.reader.error
         return None if isinstance(error, ConnectionError) else error
 
 

@@ -176,7 +176,7 @@ class ProcessPool(Reading):
         """Whether `wait` would return or raise at once. A device that is too busy to answer counts as not ready."""
         known = self._waiting.ancestry(buffer, device_ids)
         late = self._waiting.late(known)
-        if not late or any(link.lost for link in self._waiting.links(late)):
+        if not late or any(self._dispatcher.links[d].lost for d in late):
             return True
         if self._completions is not None:
             return self._waiting.glances(known, READY_WITHIN_S)

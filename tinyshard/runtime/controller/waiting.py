@@ -16,7 +16,6 @@ from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.core.types import tensor_of
 from tinyshard.core.users_line import users_line
-from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Cancel, Latch, Request
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry
@@ -76,10 +75,6 @@ class Waiting:
             dispatcher.check_open()
         return dispatcher
 
-    def links(self, device_ids: Iterable[int]) -> list[Link]:
-        """The links to these devices."""
-        return [self._dispatcher.links[d] for d in device_ids]
-
     def ancestry(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """The dependencies of a value's blocks on these devices."""
         with self.open_dispatcher().calls.lock:
@@ -102,7 +97,7 @@ class Waiting:
             if self.glances(known, GLANCE_FOR_S):
                 return
             with progress.doing(_WAITING):
-                while not any(link.lost for link in self.links(self.late(known))):
+                while not any(self._dispatcher.links[d].lost for d in self.late(known)):
                     self._dispatcher.check_open()
                     self._check(self.late(known), patience)
                     meanwhile()

@@ -10,7 +10,6 @@ first value to the last:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -126,7 +125,7 @@ class Values:
         if block is not None:
             assert self._arena is not None
             tensor = self._arena.hold(block, shape, dtype)
-        nbytes = math.prod(shape) * dtype.itemsize
+        nbytes = ShapedType(shape, dtype).nbytes
         if self._memory is not None:
             self._memory.check(nbytes)
         if block is None and payload is None and nbytes:  # the reader had no memory for it
