@@ -116,10 +116,15 @@ def judge_fsdp(script: object) -> Verdict:
         return differs(f"it is of type {type(script).__name__}, not the text of a program")
     if "fully_shard" not in script:
         return differs("the script does not call fully_shard", "Import it from torch.distributed.fsdp.")
+    wrapped = differs(
+        "the model is still wrapped in DistributedDataParallel",
+        "DDP copies all parameters to every process: `fully_shard` takes its place, it does not go inside it.",
+    )
+    if "DistributedDataParallel(" in script:  # around FSDP2 it cannot be made
+        return wrapped
     model, (places, sent) = _trained_model(script)
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        hint = "DDP copies all parameters to every process: `fully_shard` takes its place, it does not go inside it."
-        return differs("the model is still wrapped in DistributedDataParallel", hint)
+        return wrapped
     if places != (0, 2):
         return differs("train gets other arguments than rank and processes", "Each process has its part of examples.")
     gathered, scattered = sent.get("all_gather", (0, 0)), sent.get("reduce_scatter", (0, 0))
@@ -129,7 +134,7 @@ def judge_fsdp(script: object) -> Verdict:
         hint = "One unit: all parameters are gathered before the first layer. Make each layer a unit first."
         return differs(reported, hint)
     if scattered[1] < _HALF:
-        hint = "Some parameters are in no unit, so nobody adds up their gradients: make the model itself one as well."
+        hint = "Some parameters are in no unit, so their gradients are not added up: make the model itself one as well."
         return differs(reported, hint)
     if gathered[1] > _HALF:
         return differs(reported, "The layers are gathered twice: `reshard_after_forward` says whether they are kept.")
@@ -188,7 +193,7 @@ def judge_groups(groups_of: Answer) -> Verdict:
                 return differs(reported, 'The other way round: "model" comes first, the ranks of one node.')
             by_place = list(range(rank % nodes, nodes * gpus, nodes))
             if found[0] == by_place:
-                hint = "torchrun numbers node by node: ranks 0 to 3 are on the first node."
+                hint = "torchrun numbers node by node: ranks 0 to 3 share a node."
                 return differs(reported, hint)
             if found[0] == model:
                 return differs(reported, 'The "data" group has the same local rank on each node.')
@@ -229,14 +234,14 @@ EXERCISES = (
             "Every gather and every reduce_scatter of n processes sends (n - 1) / n of the unit's bytes.",
             "Add up: the gather of everything, the second gather of both layers, the reduce_scatter of everything.",
         ),
-        why="220,800 to gather, 199,936 to gather the layers again, 220,800 to reduce-scatter. Half as many bytes "
-        "again at most: that is the price at which FSDP2's default holds one layer at a time.",
+        why="220,800 to gather, 199,936 to gather the layers again, 220,800 to reduce-scatter. At most 1.5× the bytes: "
+        "that is the price at which FSDP2's default holds one layer at a time.",
     ),
     Exercise(
         "19.4",
         judge_groups,
         (
-            "Which ranks does torchrun start on the first node, and which on the second?",
+            "Which ranks does torchrun start on one node, and which on the other?",
             "The node of a rank is the quotient by the number of GPUs, its local rank the remainder.",
             "One list has a fixed node and all local ranks; the other a fixed local rank and all nodes.",
         ),
