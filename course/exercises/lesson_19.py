@@ -1,20 +1,14 @@
 """Lesson 19: one bucket for all gradients, DDP into FSDP2, the price of gathering twice, and ranks on two nodes."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
-from course.bridge import launch, loop
-from course.bridge.setting import DEPTH, examples, new_model
-from course.bridge.traffic import Traffic
+from course.bridge import alone, launch
+from course.bridge.setting import DEPTH, new_model
 from course.exercises.compare import difference, number_in
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.transformer import cross_entropy
 
 __all__ = ["EXERCISES"]
 
@@ -72,40 +66,6 @@ def judge_bucket(average: Answer) -> Verdict:
     return PASSED
 
 
-def _trained_model(script: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    """The model that a script trains, and the other arguments of `train`; made without other processes."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    kept: list[Any] = []
-    starts = dist.init_process_group
-
-    def start(*args: Any, **kwargs: Any) -> None:
-        starts("fake", store=FakeStore(), rank=0, world_size=2)
-
-    def train(model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        kept.append((model, args))
-        if any("FSDP" in type(each).__name__ for each in model.modules()):
-            tokens, targets = (each.chunk(2)[0] for each in examples(0))
-            with Traffic() as traffic:
-                cross_entropy(model(tokens), targets).backward()
-            kept.append(traffic.sent)
-
-    try:
-        with (
-            warnings.catch_warnings(),
-            mock.patch.object(dist, "init_process_group", start),
-            mock.patch.object(loop, "train", train),
-        ):
-            warnings.simplefilter("ignore")
-            exec(compile(script, "<script>", "exec"), {"__name__": "__main__"})
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    if not kept:
-        raise ValueError("the script does not call train(model, rank, processes)")
-    return kept[0][0], (kept[0][1], kept[1] if len(kept) > 1 else {})
-
-
 # What FSDP2 with a unit for each layer sends on two processes, by kind.
 _UNITS, _HALF = DEPTH + 1, 220_800
 
@@ -122,12 +82,12 @@ def judge_fsdp(script: object) -> Verdict:
     )
     if "DistributedDataParallel(" in script:  # around FSDP2 it cannot be made
         return wrapped
-    model, (places, sent) = _trained_model(script)
-    if isinstance(model, nn.parallel.DistributedDataParallel):
+    ran = alone.run(script)
+    if isinstance(ran.model, torch.nn.parallel.DistributedDataParallel):
         return wrapped
-    if places != (0, 2):
+    if (ran.place, ran.parts) != (0, 2):
         return differs("train gets other arguments than rank and processes", "Each process has its part of examples.")
-    gathered, scattered = sent.get("all_gather", (0, 0)), sent.get("reduce_scatter", (0, 0))
+    gathered, scattered = ran.sent.get("all_gather", (0, 0)), ran.sent.get("reduce_scatter", (0, 0))
     reported = f"all_gather {gathered[0]} times, {gathered[1]:,} bytes; reduce_scatter {scattered[0]} times, "
     reported += f"{scattered[1]:,} bytes"
     if scattered[0] == 1:
