@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,11 @@ HEAD = """# tinyshard, JAX, raw gloo, ipyparallel and torchmonarch, measured in 
 Written by `python -m benchmarks` on {processor}, {cores} cores, {system}, Python {python}; {versions}.
 {rounds} rounds, in each of which every side takes its turn. A side's figure is the median, and in parentheses the
 lower and the upper quartile. The ratios are of medians, beside the bar that the case is held to.
-Peak memory is that of all processes of a side together.
+Peak memory is that of all processes of a side together. A first call is that of a fresh process whose devices are up:
+it traces and compiles.
+
+"""
+SLOWER = """## Where JAX is the faster one
 
 """
 
@@ -52,17 +56,23 @@ class Figures:
     Attributes:
         seconds: by side.
         peaks: by side, the most memory held, in bytes.
+        first: by side, its first call; empty where it was not measured.
     """
 
     case: Case
     seconds: dict[str, Spread]
     peaks: dict[str, int]
+    first: dict[str, Spread] = field(default_factory=dict)
 
     def ratio(self, peer: str) -> float | None:
         """tinyshard's median over the peer's."""
-        if "tinyshard" not in self.seconds or peer not in self.seconds:
-            return None
-        return self.seconds["tinyshard"].median / self.seconds[peer].median
+        return _ratio(self.seconds, peer)
+
+
+def _ratio(seconds: Mapping[str, Spread], peer: str) -> float | None:
+    if "tinyshard" not in seconds or peer not in seconds:
+        return None
+    return seconds["tinyshard"].median / seconds[peer].median
 
 
 def _against(ratio: float | None, bar: float | None) -> str:
@@ -72,17 +82,27 @@ def _against(ratio: float | None, bar: float | None) -> str:
 
 
 def table(figures: Sequence[Figures], *, heading: bool = True) -> str:
-    """The figures as rows of Markdown: each side, ratios of medians, peak memory."""
+    """The figures as rows of Markdown: each side, ratios of medians, peak memory, the first call."""
     lines = []
     if heading:
-        lines.append("| | " + " | ".join(SIDES) + " | to JAX | to gloo | peak MiB, tinyshard / JAX |")
-        lines.append("|---" * (len(SIDES) + 4) + "|")
+        titles = ["", *SIDES, "to JAX", "to gloo", "peak MiB, tinyshard / JAX", "first call, tinyshard / JAX"]
+        lines += ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for f in figures:
         peaks = " / ".join(f"{f.peaks[s] >> 20}" if s in f.peaks else "–" for s in ("tinyshard", "JAX"))
+        first = " / ".join(str(f.first.get(s, "–")) for s in ("tinyshard", "JAX"))
         cells = [f.case.what, *(str(f.seconds.get(s, "–")) for s in SIDES)]
         cells += [_against(f.ratio("JAX"), f.case.to_jax), _against(f.ratio("gloo"), f.case.to_gloo), peaks]
+        cells += [f"{first}: {_against(_ratio(f.first, 'JAX'), f.case.first_to_jax)}" if f.first else "–"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def slower(figures: Sequence[Figures]) -> str:
+    """The cases in which JAX is the faster one, each with its reason, as rows of Markdown."""
+    rows = [(f.case.what, ratio, f.case.why_slower) for f in figures if (ratio := f.ratio("JAX")) and ratio > 1]
+    return "\n".join(
+        ["| | to JAX | why |", "|---|---|---|", *(f"| {what} | {ratio:.2g} | {why} |" for what, ratio, why in rows)]
+    )
 
 
 def processor() -> str:
@@ -104,7 +124,7 @@ def write(figures: Sequence[Figures], folder: Path, rounds: int, versions: Mappi
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         rounds=rounds,
     )
-    (folder / "results.md").write_text(head + table(figures) + "\n")
+    (folder / "results.md").write_text(f"{head}{table(figures)}\n\n{SLOWER}{slower(figures)}\n")
     plot(figures, folder / "results.svg")
 
 

@@ -71,7 +71,7 @@ def given_of(params: Any, state: Any, batch: Any) -> Given:
 
 @contextlib.contextmanager
 def each_by_itself() -> Iterator[None]:
-    """A block in which programs are made without combined exchanges: a gradient that waits for others takes memory.
+    """Programs made in this block have no combined exchanges: those hold operands and results of all at once.
 
     Communication: none.
     """

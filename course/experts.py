@@ -25,6 +25,7 @@ __all__ = [
     "by_experts",
     "choices",
     "examples",
+    "kinds",
     "load_of",
     "new_params",
     "on_one_device",
@@ -151,10 +152,20 @@ def examples(step: int, count: int = 256) -> tuple[torch.Tensor, torch.Tensor]:
     fixed = torch.Generator().manual_seed(1)
     points = 2 * torch.randn(EXPERTS, WIDTH, generator=fixed)
     turns = torch.randn(EXPERTS, WIDTH, WIDTH, generator=fixed) / WIDTH**0.5
+    drawn, generator = _drawn(step, count)
+    x = points[drawn] + 0.5 * torch.randn(count, WIDTH, generator=generator)
+    return x, torch.einsum("td,tde->te", x, turns[drawn])
+
+
+def kinds(step: int, count: int = 256) -> torch.Tensor:
+    """The kind of each token of `examples(step, count)`: int64[count], from 0 to 7."""
+    return _drawn(step, count)[0]
+
+
+def _drawn(step: int, count: int) -> tuple[torch.Tensor, torch.Generator]:
+    """The kinds of a step's tokens, and the generator from which their noise comes next."""
     generator = torch.Generator().manual_seed(100 + step)
-    kinds = torch.randint(EXPERTS, (count,), generator=generator)
-    x = points[kinds] + 0.5 * torch.randn(count, WIDTH, generator=generator)
-    return x, torch.einsum("td,tde->te", x, turns[kinds])
+    return torch.randint(EXPERTS, (count,), generator=generator), generator
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ START, END = P(("a1", "a2"), "b"), P("b", ("a1", "a2"))
 BY_THE_LIBRARY = 7.5 * MIB
 
 
-def _board(*entries: Any) -> Any:
+def _board(*entries: Any, numbers: torch.Tensor | None = None) -> Any:
     mesh = ts.make_mesh((4, 2), ("a", "b"))
-    return ts.device_put(torch.arange(32.0).reshape(8, 4), ts.NamedSharding(mesh, P(*entries)))
+    board = torch.arange(32.0).reshape(8, 4) if numbers is None else numbers
+    return ts.device_put(board, ts.NamedSharding(mesh, P(*entries)))
 
 
 def _listed(got: Any) -> Any:
@@ -31,7 +32,7 @@ def _listed(got: Any) -> Any:
 
 
 def judge_holders(holders: Callable[..., Any]) -> Verdict:
-    """First on the lesson's board, then on one whose columns are cut, too."""
+    """First on the lesson's board, then on one of equal numbers whose columns are cut, too."""
     board = _board("a")
     for (row, column), want in {(0, 0): [0, 1], (5, 3): [4, 5], (7, 0): [6, 7]}.items():
         got = _listed(holders(board, row, column))
@@ -44,7 +45,7 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
             return differs(reported, "Two devices hold this row. Do not stop at the first one that you find.")
         if got != want:
             return differs(reported)
-    both = _board("b", "a")
+    both = _board("b", "a", numbers=torch.zeros(8, 4))  # no element is known by its number
     for (row, column), want in {(0, 0): [0], (0, 3): [6], (5, 2): [5]}.items():
         got = _listed(holders(both, row, column))
         if got != want:
@@ -112,7 +113,7 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
 
 
 def judge_stops(stops: Any) -> Verdict:
-    """The whole path by the model: exchanges, bytes sent, and the most that a device holds."""
+    """The whole path by the model: collectives, bytes sent, and the most that a device holds."""
     if isinstance(stops, P):
         return differs("it is one P(...), not a list of them", "Also a single stop stands in a list.")
     for spec in stops:
@@ -125,10 +126,10 @@ def judge_stops(stops: Any) -> Verdict:
         compiled = ts.jit(lambda up: up, out_shardings=ts.NamedSharding(mesh, want)).lower(like).compile()
         sent += compiled.cost_analysis().nbytes
         held = max(held, compiled.memory_analysis().peak_nbytes)
-        exchanges = ts.collectives_in(compiled)
-        most = max(most, sum(each.count for each in exchanges))
+        most = max(most, sum(each.count for each in ts.collectives_in(compiled)))
         have = want
-    reported = f"sent {sent / MIB:g} MiB, held up to {held / MIB:g} MiB, up to {most} exchanges in a move"
+    in_a_move = "one collective" if most == 1 else f"up to {most} collectives"
+    reported = f"sent {sent / MIB:g} MiB, held up to {held / MIB:g} MiB, {in_a_move} in a move"
     if sent <= 6 * MIB and held <= 16 * MIB and most == 1:
         return PASSED
     shards = [ts.NamedSharding(mesh, spec).shard_shape(UP) for spec in stops]
@@ -139,10 +140,11 @@ def judge_stops(stops: Any) -> Verdict:
         )
     if most > 1:
         return differs(
-            reported, "A move that takes several exchanges has a stop in it. What does each device hold there?"
+            reported, "A move that takes several collectives has stops of its own. What does each device hold there?"
         )
     if sent == BY_THE_LIBRARY:
-        return differs(reported, "That is the library's own path: in its middle all eight exchange. Is that needed?")
+        hint = "That is the library's own path: in its middle all eight devices exchange blocks. Is that needed?"
+        return differs(reported, hint)
     return differs(reported, "Some blocks change their shape, or their device, more often than they have to.")
 
 

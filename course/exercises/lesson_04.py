@@ -61,6 +61,9 @@ def judge_layouts_of_a_program(specs: Any) -> Verdict:
         return differs(
             reported, "The result is right, but nothing is missing. Which operand must be in more parts than that?"
         )
+    if result == P("a", "b") and ("all_gather", ("a",), 6144) in kinds:
+        hint = "The result and the gather over `a` are right. What makes the other collective necessary?"
+        return differs(reported, hint)
     if result == P("a", "b"):
         hint = "The result is right. All shards that differ along `a` are gathered: 3 pieces of 2,048 bytes arrive."
         return differs(reported, hint)
@@ -173,6 +176,8 @@ def why_of_sums(column_sums: Callable[..., Any]) -> str:
         return (
             "A reduce_scatter is the first half of an all_reduce. With whole columns on a device the second half is an "
             "all_gather of 64 sums, not of 64 x 64 numbers."
+            + " If `a` cuts the columns too, by P(None, ('a', 'b')), 2,272 bytes are enough."
+            * (nbytes > 2272)
         )
     return (
         "A device completes only its part of the product. What is sent after that are sums of columns, not columns: "

@@ -1,4 +1,4 @@
-"""Lesson 14: rows for a roofline, examples a device, and the days of a training."""
+"""Lesson 14: rows for a roofline, examples a device, and the days of a training run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,14 +62,20 @@ def is_computing_longer(each: int) -> bool:
     return total.compute_s >= total.communicate_s
 
 
+def _is_smallest(each: int) -> bool:
+    return is_computing_longer(each) and not (each > 1 and is_computing_longer(each - 1))
+
+
 def judge_examples(answer: object) -> Verdict:
     """14.2: the batch of a device from which computing decides."""
     examples = number_in(answer)
     if not isinstance(examples, int) or not 0 < examples < 10**6:
         return differs(f"{answer!r} is not a number of examples")
-    if is_computing_longer(examples) and not (examples > 1 and is_computing_longer(examples - 1)):
+    if _is_smallest(examples):
         return PASSED
     if is_computing_longer(examples):
+        if examples % 64 == 0 and _is_smallest(examples // 64):
+            return differs(f"{examples:,} are the whole batch", "How many are on each of the 64 devices?")
         hint = "Enough, but not the smallest. Both times are known for 1,024 examples: which of them grows?"
         return differs(f"with {examples:,} examples computing is the longer part; so it is with fewer", hint)
     reported = f"with {examples:,} examples a device communicating is still the longer part"
@@ -97,7 +103,7 @@ def judge_days(days: Callable[..., Any]) -> Verdict:
         reported = f"for {parameters:.3g} parameters it says {got:.6g} days"
         for factor, hint in (
             (1 / 3, "2 operations are those of the forward pass. The backward pass has twice as many."),
-            (mfu, "That is the time at the full peak. Does a smaller MFU make a training shorter or longer?"),
+            (mfu, "That is the time at the full peak. Does a smaller MFU make a training run shorter or longer?"),
             (mfu**2, "The MFU is a factor of the speed: the time is divided by it."),
             (SECONDS_A_DAY, "These are seconds."),
             (24, "These are hours."),
@@ -130,8 +136,8 @@ EXERCISES = (
             "Take `compute_s` and `communicate_s` for 1,024 examples: by which factor must the first grow? Round up.",
         ),
         why="Gradients are as large for one example as for a million, and products grow with the examples: the ratio "
-        "of both times is the intensity of the network. 9.5 of the 14.7 ms are the rounds of the ring: without them "
-        "716 examples would do, and the parameters would cancel.",
+        "of both times is an intensity, operations for each byte sent. 9.5 of the 14.7 ms are the rounds of the "
+        "ring: without them 716 examples would do, and the parameters would cancel.",
     ),
     Exercise(
         "14.3",
@@ -142,6 +148,6 @@ EXERCISES = (
             "All operations divided by the operations a second are seconds; a day has 86,400 of them.",
         ),
         why="6 operations a parameter and token is a rule of thumb that leaves attention out. The MFU contains all "
-        "that costs time, so two numbers tell how long a training takes, and what a better MFU saves.",
+        "that costs time, so two numbers tell how long a training run takes, and what a better MFU saves.",
     ),
 )

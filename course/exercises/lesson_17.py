@@ -92,25 +92,35 @@ def first_choices() -> torch.Tensor:
     return choices(chances)[0][0].reshape(EXPERTS, -1)
 
 
-def judge_capacity(answer: object) -> Verdict:
-    """17.3: the smallest capacity at which nothing is dropped."""
-    number, chosen = number_in(answer), first_choices()
-    boxes = torch.stack([(chosen == expert).sum(1) for expert in range(EXPERTS)])
-    best = int(boxes.max())
-    if number == best:
-        return PASSED
-    if not isinstance(number, int) or number < 1:
-        return differs(f"{answer!r} is not a number of places")
-    reported = f"with room for {number} {sum(load_of(chosen, EXPERTS, number).dropped)} tokens are dropped"
-    if number == int(boxes.sum(1).max()):
-        return differs(reported, "That is the busiest expert, from all devices. A box holds the tokens of one device.")
-    if number == chosen.shape[1]:
-        return differs(reported, "That is enough for any router. Here a smaller number is enough, too.")
-    if number == chosen.shape[1] // EXPERTS:
-        return differs(reported, "That is the average. The fullest of the 64 boxes decides.")
-    if number > best:
-        return differs(reported, "Nothing is dropped, but the boxes could be smaller.")
-    return differs(reported)
+# The fullest box is neither on the first device nor the busiest expert's.
+OTHER_CHOICES = torch.tensor([[0, 0, 1, 2], [0, 0, 2, 2], [1, 1, 1, 0]])
+
+
+def judge_capacity(room_for_all: Answer) -> Verdict:
+    """17.3: the smallest capacity at which nothing is dropped, for the lesson's tokens and for others."""
+    for chosen, experts in ((first_choices(), EXPERTS), (OTHER_CHOICES, 3)):
+        boxes = torch.stack([(chosen == expert).sum(1) for expert in range(experts)], 1)  # [devices, experts]
+        best = int(boxes.max())
+        answer = room_for_all(chosen.clone(), experts)
+        number = number_in(answer)
+        if number == best:
+            continue
+        if not isinstance(number, int) or number < 1:
+            return differs(f"{answer!r} is not a number of places")
+        dropped = sum(load_of(chosen, experts, number).dropped)
+        devices, tokens = chosen.shape
+        reported = f"{devices} devices, {tokens} tokens each: with room for {number} {dropped} tokens are dropped"
+        if number == int(boxes.sum(0).max()):
+            hint = "That is the busiest expert, from all devices. A box holds the tokens of one device."
+            return differs(reported, hint)
+        if number == tokens:
+            return differs(reported, "That is enough for any router. Here a smaller number is enough, too.")
+        if number == tokens // experts:
+            return differs(reported, f"That is the average. The fullest of the {boxes.numel()} boxes decides.")
+        if number > best:
+            return differs(reported, "Nothing is dropped, but the boxes could be smaller.")
+        return differs(reported, "One of the boxes is fuller than that: look at each expert on each device.")
+    return PASSED
 
 
 def _local_balance(chances, chosen):  # type: ignore[no-untyped-def]
@@ -131,7 +141,7 @@ def judge_balance(balance: Answer) -> Verdict:
         mapped = ts.jit(ts.shard_map(balance, mesh=mesh, in_specs=(P(AXIS), P(AXIS)), out_specs=P()))
         rows = ts.device_put((chances, chosen), ts.NamedSharding(mesh, P(AXIS)))
         got = mapped(*rows)
-        if reported := difference(got, want, f"the loss on {count} devices"):
+        if reported := difference(got, want, "the loss on " + ("1 device" if count == 1 else f"{count} devices")):
             if abs(float(plain(got)) * EXPERTS - float(want)) < 1e-4:
                 return differs(reported, "The number of experts is a factor: a uniform choice has the loss 1.")
             hint = "The mean of products is not the product of means: average shares and chances before you multiply."
@@ -175,8 +185,8 @@ EXERCISES = (
         judge_capacity,
         (
             "How many boxes are there, and which of them is the first to be full?",
-            "Count, on each device, how many of its 32 tokens chose each expert.",
-            "The largest of the 64 counts is the number of places.",
+            "Count, on each device, how many of its tokens chose each expert.",
+            "A comparison and a sum count the tokens of one expert on each device; the largest count is wanted.",
         ),
         why="The fullest box of one device decides for all 64, because a program has one shape. So one popular expert "
         "makes every box larger: that is what imbalance costs.",
@@ -190,7 +200,7 @@ EXERCISES = (
             "First the mean over all devices, then the product, the sum over experts, and the factor.",
         ),
         stub=_local_balance,
-        why="The mean of products is not the product of means. A device whose tokens are all alike is no imbalance, as "
-        "long as the experts are used alike in the whole batch.",
+        why="The mean of products is not the product of means. A device whose tokens are all alike is not an "
+        "imbalance, as long as the experts are used alike in the whole batch.",
     ),
 )

@@ -1,20 +1,14 @@
 """Lesson 19: one bucket for all gradients, DDP into FSDP2, the price of gathering twice, and ranks on two nodes."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
-from course.bridge import launch, loop
-from course.bridge.setting import DEPTH, examples, new_model
-from course.bridge.traffic import Traffic
+from course.bridge import alone, launch
+from course.bridge.setting import DEPTH, new_model
 from course.exercises.compare import difference, number_in
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.transformer import cross_entropy
 
 __all__ = ["EXERCISES"]
 
@@ -72,40 +66,6 @@ def judge_bucket(average: Answer) -> Verdict:
     return PASSED
 
 
-def _trained_model(script: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    """The model that a script trains, and the other arguments of `train`; made without other processes."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    kept: list[Any] = []
-    starts = dist.init_process_group
-
-    def start(*args: Any, **kwargs: Any) -> None:
-        starts("fake", store=FakeStore(), rank=0, world_size=2)
-
-    def train(model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        kept.append((model, args))
-        if any("FSDP" in type(each).__name__ for each in model.modules()):
-            tokens, targets = (each.chunk(2)[0] for each in examples(0))
-            with Traffic() as traffic:
-                cross_entropy(model(tokens), targets).backward()
-            kept.append(traffic.sent)
-
-    try:
-        with (
-            warnings.catch_warnings(),
-            mock.patch.object(dist, "init_process_group", start),
-            mock.patch.object(loop, "train", train),
-        ):
-            warnings.simplefilter("ignore")
-            exec(compile(script, "<script>", "exec"), {"__name__": "__main__"})
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    if not kept:
-        raise ValueError("the script does not call train(model, rank, processes)")
-    return kept[0][0], (kept[0][1], kept[1] if len(kept) > 1 else {})
-
-
 # What FSDP2 with a unit for each layer sends on two processes, by kind.
 _UNITS, _HALF = DEPTH + 1, 220_800
 
@@ -116,20 +76,25 @@ def judge_fsdp(script: object) -> Verdict:
         return differs(f"it is of type {type(script).__name__}, not the text of a program")
     if "fully_shard" not in script:
         return differs("the script does not call fully_shard", "Import it from torch.distributed.fsdp.")
-    model, (places, sent) = _trained_model(script)
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        hint = "DDP copies all parameters to every process: `fully_shard` takes its place, it does not go inside it."
-        return differs("the model is still wrapped in DistributedDataParallel", hint)
-    if places != (0, 2):
+    wrapped = differs(
+        "the model is still wrapped in DistributedDataParallel",
+        "DDP copies all parameters to every process: `fully_shard` takes its place, it does not go inside it.",
+    )
+    if "DistributedDataParallel(" in script:  # around FSDP2 it cannot be made
+        return wrapped
+    ran = alone.run(script)
+    if isinstance(ran.model, torch.nn.parallel.DistributedDataParallel):
+        return wrapped
+    if (ran.place, ran.parts) != (0, 2):
         return differs("train gets other arguments than rank and processes", "Each process has its part of examples.")
-    gathered, scattered = sent.get("all_gather", (0, 0)), sent.get("reduce_scatter", (0, 0))
+    gathered, scattered = ran.sent.get("all_gather", (0, 0)), ran.sent.get("reduce_scatter", (0, 0))
     reported = f"all_gather {gathered[0]} times, {gathered[1]:,} bytes; reduce_scatter {scattered[0]} times, "
     reported += f"{scattered[1]:,} bytes"
     if scattered[0] == 1:
         hint = "One unit: all parameters are gathered before the first layer. Make each layer a unit first."
         return differs(reported, hint)
     if scattered[1] < _HALF:
-        hint = "Some parameters are in no unit, so nobody adds up their gradients: make the model itself one as well."
+        hint = "Some parameters are in no unit, so their gradients are not added up: make the model itself one as well."
         return differs(reported, hint)
     if gathered[1] > _HALF:
         return differs(reported, "The layers are gathered twice: `reshard_after_forward` says whether they are kept.")
@@ -188,7 +153,7 @@ def judge_groups(groups_of: Answer) -> Verdict:
                 return differs(reported, 'The other way round: "model" comes first, the ranks of one node.')
             by_place = list(range(rank % nodes, nodes * gpus, nodes))
             if found[0] == by_place:
-                hint = "torchrun numbers node by node: ranks 0 to 3 are on the first node."
+                hint = "torchrun numbers node by node: ranks 0 to 3 share a node."
                 return differs(reported, hint)
             if found[0] == model:
                 return differs(reported, 'The "data" group has the same local rank on each node.')
@@ -229,14 +194,14 @@ EXERCISES = (
             "Every gather and every reduce_scatter of n processes sends (n - 1) / n of the unit's bytes.",
             "Add up: the gather of everything, the second gather of both layers, the reduce_scatter of everything.",
         ),
-        why="220,800 to gather, 199,936 to gather the layers again, 220,800 to reduce-scatter. Half as many bytes "
-        "again at most: that is the price at which FSDP2's default holds one layer at a time.",
+        why="220,800 to gather, 199,936 to gather the layers again, 220,800 to reduce-scatter. At most 1.5× the bytes: "
+        "that is the price at which FSDP2's default holds one layer at a time.",
     ),
     Exercise(
         "19.4",
         judge_groups,
         (
-            "Which ranks does torchrun start on the first node, and which on the second?",
+            "Which ranks does torchrun start on one node, and which on the other?",
             "The node of a rank is the quotient by the number of GPUs, its local rank the remainder.",
             "One list has a fixed node and all local ranks; the other a fixed local rank and all nodes.",
         ),

@@ -7,7 +7,7 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "05.a",
-        question="vmap(telling) gets 1000 examples of shape (5,). How often does `telling` print, and which shape?",
+        question="vmap(telling) gets 1000 examples of shape (5,). How many times does `telling` print, and what shape?",
         choices=(
             Choice(
                 "1000 times, (5,)",
@@ -31,7 +31,7 @@ PREDICTIONS = (
     ),
     Prediction(
         "05.b",
-        question="The two examples are the columns of a matrix of shape (5, 2). Which shape has "
+        question="The two examples are the columns of a matrix of shape (5, 2). What is the shape of "
         "vmap(convolve, in_axes=(1, None), out_axes=1)(matrix, w)?",
         choices=(
             Choice(
@@ -50,7 +50,7 @@ PREDICTIONS = (
     ),
     Prediction(
         "05.c",
-        question="24 examples, one w of three weights. Which shape has "
+        question="24 examples, one w of three weights. What is the shape of "
         "vmap(grad(loss), in_axes=(None, 0, 0))(w, examples, targets)?",
         choices=(
             Choice(
@@ -69,8 +69,8 @@ PREDICTIONS = (
     ),
     Prediction(
         "05.d",
-        question="power(v, n) is mapped over eight devices with a static n, and called with n = 3, 3 and 2. How often "
-        "does it print?",
+        question="power(v, n) is mapped over eight devices with a static n, and called with n = 3, 3 and 2. How many "
+        "times does it print?",
         choices=(
             Choice(
                 "24 times: each device, in each call",

@@ -7,7 +7,7 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "06.a",
-        question="An 8 x 4 matrix on a 4 x 2 mesh, in_specs=P('a', 'b'). Which shape does the function see?",
+        question="An 8 x 4 matrix on a 4 x 2 mesh, in_specs=P('a', 'b'). What shape does the function see?",
         choices=(
             Choice(
                 "(4,), one row",

@@ -31,10 +31,11 @@ PREDICTIONS = (
     ),
     Prediction(
         "11.b",
-        question="Data parallelism on eight devices, with AdamW. What does each device hold less of than one alone?",
+        question="Data parallelism on eight devices, with AdamW. What takes less memory on each of them than on one "
+        "device alone?",
         choices=(
             Choice(
-                "everything: it holds an eighth",
+                "everything: each device holds an eighth",
                 misconception="eight devices share whatever there is",
                 answer="Only the batch is sharded. Each device has all parameters, and so updates all of them.",
             ),

@@ -25,7 +25,7 @@ PREDICTIONS = (
     ),
     Prediction(
         "14.b",
-        question="In TF32, with numbers of 4 bytes, how many rows does a product need until arithmetic decides?",
+        question="In TF32, with numbers of 4 bytes, how many rows make a product compute-bound?",
         choices=(
             Choice(
                 "about 150",

@@ -21,27 +21,28 @@ PREDICTIONS = (
                 answer="Each expert is as large as the dense layer, and a token passes through a whole one.",
             ),
         ),
-        why="There are eight experts to store, and one to compute. The router adds a small product. That is why the "
-        "largest models have experts: memory is cheaper than arithmetic.",
+        why="There are eight experts to store, and one to compute. The router adds a small product. So a model can "
+        "have many more parameters for the same arithmetic.",
     ),
     Prediction(
         "17.b",
-        question="The capacity is doubled, and the router chooses as before. The bytes of the all_to_alls …",
+        question="The layer and its gradients, with respect to router, experts and tokens: which collectives are there "
+        "in both passes together?",
         choices=(
             Choice(
-                "stay: as many tokens travel as before",
-                misconception="only what is in a box is sent",
-                answer="A program has fixed shapes. An empty place is sent as zeros.",
+                "2 all_to_alls, and an all_reduce of all parameters' gradients",
+                misconception="the backward pass sends no tokens",
+                answer="The gradients of the results must reach the experts, and those of the tokens must come back.",
             ),
             Choice(
-                "grow by the tokens that are no longer dropped",
-                misconception="only what is in a box is sent",
-                answer="The shape of a box decides, not what is in it.",
+                "4 all_to_alls, and an all_reduce of all parameters' gradients",
+                misconception="every gradient is all-reduced, as in data parallelism",
+                answer="An expert is on one device, where it has seen all tokens that chose it: nothing is missing.",
             ),
-            Choice("double"),
+            Choice("4 all_to_alls, and an all_reduce of the router's gradient"),
         ),
-        why="A box has the shape [capacity, width], whatever the router chose. A capacity too small drops tokens, one "
-        "too large sends zeros.",
+        why="Each all_to_all has one in the backward pass. The router is on all devices, and each has seen a part of "
+        "the tokens: its gradient is added up. An expert is on one device, which gets all its tokens.",
     ),
     Prediction(
         "17.c",
@@ -50,21 +51,21 @@ PREDICTIONS = (
             Choice(
                 "all eight: each learns one of the eight kinds of tokens",
                 misconception="experts specialise by themselves, and fairly",
-                answer="An expert that gets few tokens learns little, so the router chooses it even less.",
+                answer="Two kinds can share an expert. One without tokens gets no gradient, and does not learn.",
             ),
             Choice("five or six"),
             Choice(
                 "one",
                 misconception="the best expert takes everything",
-                answer="Not here: the dropped tokens of a full expert give no gradient that draws more to it.",
+                answer="One expert would serve eight kinds badly: the error falls where a kind goes to another.",
             ),
         ),
-        why="What is chosen often learns faster and is chosen more often. Some experts get nothing, and nothing brings "
-        "them back.",
+        why="Some kinds share an expert that serves both well. An expert without tokens gets no gradient, and nothing "
+        "brings it back.",
     ),
     Prediction(
         "17.d",
-        question="Dispatch takes too long beside the experts' arithmetic. What helps?",
+        question="The dispatch takes longer than the experts' arithmetic. What makes it a smaller part of the time?",
         choices=(
             Choice("a larger hidden size of each expert"),
             Choice(
@@ -84,6 +85,6 @@ PREDICTIONS = (
             ),
         ),
         why="A token of width d has 4 · d · hidden operations at its expert, and is sent there and back: bytes "
-        "in proportion to d. Their ratio is in proportion to the hidden size alone.",
+        "in proportion to d. The operations for each byte are in proportion to the hidden size alone.",
     ),
 )

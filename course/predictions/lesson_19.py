@@ -32,12 +32,12 @@ PREDICTIONS = (
     ),
     Prediction(
         "19.b",
-        question="Two processes, FSDP2, each parameter gathered once. How many bytes does one send, beside DDP?",
+        question="Two processes, FSDP2, each parameter gathered once. How many bytes does one send, compared with DDP?",
         choices=(
             Choice(
                 "half as many: it has half of the parameters",
                 misconception="half of the memory means half of the traffic",
-                answer="What a process does not hold it must receive, and somebody must send it.",
+                answer="What a process does not hold it must receive, so another must send it.",
             ),
             Choice(
                 "1.5 times as many",
@@ -70,7 +70,8 @@ PREDICTIONS = (
     ),
     Prediction(
         "19.d",
-        question='Four processes, mesh data x model = 2 x 2, a node for each place along "data". What crosses nodes?',
+        question='Four processes, mesh data x model = 2 x 2; the two that differ along "model" share a node. What '
+        "is sent between nodes?",
         choices=(
             Choice(
                 "the all_reduces of the activations",
@@ -80,7 +81,7 @@ PREDICTIONS = (
             Choice(
                 "nothing: each node has a whole copy",
                 misconception="a node is a copy of the model",
-                answer='Parameters are divided along "data" as well: each node has half of every matrix part.',
+                answer='Parameters are sharded along "data" as well: each node has half of every parameter.',
             ),
             Choice(
                 "the tokens of all examples",
@@ -89,7 +90,7 @@ PREDICTIONS = (
             ),
             Choice("gathered parameters and scattered gradients"),
         ),
-        why='FSDP2 runs along "data": 121,600 bytes each way and the loss. The activations, 262,144 bytes, stay within '
-        "a node.",
+        why='FSDP2 runs along "data": 121,600 bytes of parameters, as many of gradients, and the loss. The '
+        "activations, 262,144 bytes, stay within a node.",
     ),
 )

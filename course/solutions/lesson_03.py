@@ -33,6 +33,12 @@ def holders_of_row(array: Any, row: int, column: int) -> list[int]:
     return [shard.device.id for shard in array.addressable_shards if row in rows[shard.index[0]]]
 
 
+def holders_of_number(array: Any, row: int, column: int) -> list[int]:
+    """Wrong: looks for the number of the element, which others may have, too."""
+    number = ts.device_get(array)[row, column]
+    return [shard.device.id for shard in array.addressable_shards if (ts.device_get(shard.data) == number).any()]
+
+
 def all_devices(array: Any, row: int, column: int) -> list[int]:
     """Wrong: where the array lives, not the element."""
     return sorted(device.id for device in array.devices())
@@ -86,6 +92,7 @@ ANSWERS = {
         wrong=(
             Wrong(first_holder, "Do not stop at the first"),
             Wrong(holders_of_row, "and the column in the second"),
+            Wrong(holders_of_number, "`index` has two slices"),
             Wrong(set_of_holders, "A set has no order"),
             Wrong(holding_devices, "These are devices"),
             Wrong(all_devices, "Which of the shards"),
@@ -106,7 +113,7 @@ ANSWERS = {
             Wrong(P("a1", ("b", "a2")), "stands in a list"),
             Wrong([P()], "name all three axes"),
             Wrong([P(("a1", "a2"))], "name all three axes"),
-            Wrong([P("a1", ("a2", "b"))], "several exchanges"),
+            Wrong([P("a1", ("a2", "b"))], "several collectives"),
             Wrong([P(("a1", "a2", "b")), P(None, ("a1", "a2", "b"))], "the library's own path"),
             Wrong([P(("a1", "a2", "b")), P("a1", ("a2", "b"))], "more often than they have to"),
         ),

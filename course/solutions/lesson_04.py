@@ -55,6 +55,8 @@ ANSWERS = {
             Wrong((P("a"), P("a")), "`b` shards nothing of the result"),
             Wrong((P("a", "b"), P(None, "b")), "3 pieces of 2,048 bytes"),
             Wrong((P(("a", "b")), P(None, "b")), "3 pieces of 2,048 bytes"),
+            Wrong((P("a", "b"), P("a", "b")), "the other collective"),
+            Wrong((P("a"), P(None, ("a", "b"))), "the other collective"),
             Wrong((P("a", "b"), P("b")), "From which operand"),
         ),
     ),

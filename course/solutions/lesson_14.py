@@ -41,6 +41,7 @@ ANSWERS = {
         solution=1997,
         wrong=(
             Wrong(2048, "not the smallest"),
+            Wrong(64 * 1997, "each of the 64 devices"),
             Wrong(1024, "the batch of the tables"),
             Wrong(716, "The bytes alone"),
             Wrong(1996, "What does each of the two times depend on"),

@@ -72,6 +72,11 @@ def with_the_mask(mine: Any, boxes: Any, up: Any, down: Any) -> Any:
     return there(mine, again, up, down)
 
 
+def room_for_all(chosen: Any, experts: int) -> Any:
+    """17.3."""
+    return max(int((chosen == expert).sum(1).max()) for expert in range(experts))
+
+
 def balance(chances: Any, chosen: Any) -> Any:
     """17.4."""
     experts = chances.shape[-1]
@@ -113,11 +118,13 @@ ANSWERS = {
         ),
     ),
     "17.3": Answers(
-        solution=10,
+        solution=room_for_all,
         wrong=(
-            Wrong(4, "That is the average"),
-            Wrong(50, "A box holds the tokens of one device"),
-            Wrong(32, "a smaller number is enough"),
+            Wrong(lambda chosen, experts: chosen.shape[1] // experts, "That is the average"),
+            Wrong(lambda chosen, experts: chosen.flatten().bincount().max(), "A box holds the tokens of one device"),
+            Wrong(lambda chosen, experts: chosen.shape[1], "a smaller number is enough"),
+            Wrong(lambda chosen, experts: chosen[0].bincount().max(), "One of the boxes is fuller"),
+            Wrong(lambda chosen, experts: 10, "the boxes could be smaller"),
         ),
     ),
     "17.4": Answers(

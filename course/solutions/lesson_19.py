@@ -96,6 +96,7 @@ ANSWERS = {
             Wrong(FSDP.replace(ALL_LAYERS, ""), "Make each layer a unit first"),
             Wrong(FSDP.replace(THE_REST, ""), "make the model itself one as well"),
             Wrong(FSDP.replace(", reshard_after_forward=False", ""), "gathered twice"),
+            Wrong(FSDP.replace("train(model,", "train(DistributedDataParallel(model),"), "it does not go inside it"),
             Wrong("print('hello')", "Import it from torch.distributed.fsdp"),
         ),
     ),

@@ -50,7 +50,7 @@ def draw(journey: Journey) -> Sheet:
         label = Piece(words.svg, LABELS, words.height)
         rows.append(beside([label, Piece(maps, width, side + 4)], 0))
     legend = (
-        "a square is the table of 8 × 8; what a device holds has the colours of the devices that had it at the start"
+        "a square is the array of 8 × 8; what a device holds has the colours of the devices that had it at the start"
     )
     lines = [paragraph([_total(journey)]), paragraph([legend], size=11, fill=MUTED)]
     title = stack([paragraph([_heading(journey)]), paragraph([_code(journey.want)], is_code=True)], 2)

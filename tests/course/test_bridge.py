@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from course.bridge import launch
+from course.bridge import alone, launch
 from course.bridge.ours import LAYOUTS, Trained, train
 from course.bridge.setting import DEPTH, RATE, STEPS, examples, new_model
 from course.solutions.lesson_19 import ANSWERS
@@ -96,6 +96,13 @@ def test_without_a_shared_input_q_k_and_v_are_reduced_one_by_one():
     separate = launch.run_text(launch.code("tensor_parallel").replace(', "before": shared', ""))
     assert separate.sent == {"all_reduce": (12, 786_432)}
     assert run("tensor_parallel").sent == {"all_reduce": (8, 524_288)}
+
+
+def test_one_process_alone_calls_the_collectives_that_it_calls_among_others():
+    """The numbers of the tests above, which run all processes."""
+    together = launch.code("tensor_parallel")
+    assert alone.run(together).sent == {"all_reduce": (8, 524_288)}
+    assert alone.run(together.replace(', "before": shared', "")).sent == {"all_reduce": (12, 786_432)}
 
 
 @pytest.mark.whole

@@ -604,6 +604,25 @@ def test_an_abandoned_function_ends_at_its_next_op_and_not_within_another_trace(
     still_right()
 
 
+def test_an_alarm_while_the_thread_begins_is_raised_as_itself(monkeypatch):
+    start, starting = threading.Thread.start, {}
+
+    def start_and_ring(thread):
+        start(thread)
+        if thread.name == "tinyshard trace":
+            monkeypatch.undo()
+            try:
+                raise TimeoutError("the alarm")
+            except TimeoutError:
+                del starting[thread]  # as CPython does with a thread that is registered already: a KeyError
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_ring)
+    with pytest.raises(TimeoutError, match="the alarm"):
+        traced()
+    still_right()
+    traced()
+
+
 # where a handler raises in a finalizer of the main thread's, Python drops the error with a warning
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGINT])

@@ -257,10 +257,11 @@ def numbered_anew(program: Program, written: Written, inputs: Sequence[int] | No
 
 
 def _with_numbers(step: Eqn, numbers: Mapping[int, int]) -> Eqn:
-    if any(numbers[n] != n for n in step.operands):
-        step = _of_others(step, numbers.__getitem__)
     results = tuple([numbers.get(n, -1) for n in step.results])
-    return step if results == step.results else replace(step, results=results)
+    if results == step.results and all(numbers[n] == n for n in step.operands):
+        return step
+    args, kwargs = (_renumbered(tree, numbers.__getitem__) for tree in (step.args, step.kwargs))
+    return Eqn(step.op, args, kwargs, results, step.bodies)
 
 
 def _of_others(step: Eqn, number: Callable[[int], int]) -> Eqn:

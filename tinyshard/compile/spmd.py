@@ -173,7 +173,7 @@ class Partitioner(Interpreter):
         result = NotImplemented if primitive is None else primitive.partition(self, node, args, kwargs)
         if result is not NotImplemented:
             return result
-        args, kwargs = tree_map_only((ShardedVar, UnalignedVar), self.value, (args, kwargs))
+        args, kwargs = (map_arg(given, lambda n: self.value(self.values[n])) for given in (node.args, node.kwargs))
         if len(op._schema.returns) == 1 and isinstance(node.meta.get("val"), torch.Tensor):
             later = deferred.deferred(op, args, kwargs, self.type_of(node))
             if later is not None:
@@ -202,7 +202,7 @@ class Partitioner(Interpreter):
 
     def _materialized(self, node: torch.fx.Node, op: Any, args: Any, kwargs: Any) -> Any:
         """Emit each deferred operand in the layout that the op needs."""
-        if not any(isinstance(x, Deferred) for x in tree_leaves((args, kwargs))):
+        if not any(isinstance(self.values[n], Deferred) for n in node.all_input_nodes):
             return args, kwargs
         value = node.meta["val"]
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()

@@ -134,7 +134,7 @@ class _Task:
         """Run it; returns its result or raises its error."""
         _watch_what_python_drops()
         try:
-            self._thread.start()
+            self._start()
             self._begins.release()
             while not self._is_over:
                 try:
@@ -162,6 +162,14 @@ class _Task:
             return self._result
         finally:
             del failure  # its traceback refers to this frame
+
+    def _start(self) -> None:
+        try:
+            self._thread.start()
+        except KeyError as error:  # CPython's own, if a signal handler raises in it just after the thread has begun
+            if error.__context__ is None:
+                raise
+            raise error.__context__ from None
 
     def _interrupt(self, error: BaseException) -> None:
         """Keep the error of a signal handler for the function; raise it here if the function does not react."""

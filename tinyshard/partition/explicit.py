@@ -101,7 +101,7 @@ def _check(op: Any, args: Any, kwargs: Any, operands: Sequence[ShardedVar], plan
     """Raise Conflict if the plan moves an operand, or reduces the sum of a product that is cut on both sides."""
     results = [None if x is None else ShapedType(x.shape, x.dtype) for x in planned.results]
     rule = rule_of(Call.of(op, args, kwargs, results))
-    wanted = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]
+    wanted = [x for x in planned.leaves if isinstance(x, ShardedVar)]
     pairs = [(h, w) for x, y in zip(operands, wanted, strict=True) for h, w in zip(x.dims, y.dims, strict=True)]
     if any(w[: len(h)] != h for h, w in pairs):
         raise Conflict(op, operands, str(rule or ""), _kind(rule, operands))

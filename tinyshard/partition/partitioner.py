@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from tinyshard.core.evaluate import Interpreter, evaluate, without_source
 from tinyshard.core.keys import frozen_leaf
@@ -55,9 +55,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if function is not None:
         return _apply_function(builder, op, function, args, kwargs)
     planned = plan(op, args, kwargs, builder.axes)
-    given, _ = tree_flatten((args, kwargs))
-    wanted, form = tree_flatten((planned.args, planned.kwargs))
-    operands = [x for x in given if isinstance(x, ShardedVar)]
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     if any(planned.why):
         function = where_cut(op)
         if function is not None:
@@ -67,15 +65,15 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
             return moved
     leaves: list[Any] = []
     why = iter(planned.why)
-    for leaf in wanted:
+    for leaf in planned.leaves:
         if isinstance(leaf, ShardedVar):
             leaf = _brought(builder, operands[leaf.number], leaf, op, next(why))
         leaves.append(leaf)
-    local_args, local_kwargs = tree_unflatten(leaves, form)
+    local_args, local_kwargs = tree_unflatten(leaves, planned.form)
     local = local_types(planned.results, builder.axes)
     slots = emitted(builder, planned.op, tuple(local_args), local_kwargs, local)
     if planned.order is not None:
-        operand = replace(wanted[0], number=leaves[0].number)
+        operand = replace(planned.leaves[0], number=leaves[0].number)
         note_reordered(builder, planned.op, tuple(local_args[1:]), planned.order, operand, slots[0])
     return [
         None if result is None else noted(builder, replace(result, number=number))

@@ -47,16 +47,17 @@ class Plan:
 
     Attributes:
         op: the op to run on shards.
-        args, kwargs: its arguments with a ShardedVar for each operand, in the layout that it must have, its number
+        leaves: its arguments, flat, with a ShardedVar for each operand, in the layout that it must have, its number
             being its position among the operands.
+        form: of the arguments: `tree_unflatten(leaves, form)` is (args, kwargs).
         results: the layout of each flat result, number 0; None for a result that is None.
         why: for each operand why it is gathered, if it is.
         order: of a view that gives the dims of its operand another order, these dims in that order; else None.
     """
 
     op: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    leaves: tuple[Any, ...]
+    form: TreeSpec
     results: tuple[ShardedVar | None, ...]
     why: tuple[str, ...]
     order: tuple[int, ...] | None = None
@@ -116,7 +117,13 @@ def _plan(op: Any, leaves: tuple[Any, ...], key: Any, form: TreeSpec, axes: Axes
     order = _order(op, rule, operands[0], whole[0]) if op.is_view and not kwargs else None
     op, args, kwargs = on_shards(op, rule, args, kwargs, parts)
     why = [_why_gathered(rule, *each) for each in zip(rule.operands, operands, chosen.operands, strict=True)]
-    return Plan(op, args, kwargs, tuple(None if r is None else next(results) for r in whole), tuple(why), order)
+    leaves, form = _flat(args, kwargs)
+    return Plan(op, leaves, form, tuple(None if r is None else next(results) for r in whole), tuple(why), order)
+
+
+def _flat(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], TreeSpec]:
+    leaves, form = tree_flatten((args, kwargs))
+    return tuple(leaves), form
 
 
 def _order(op: Any, rule: Rule, operand: ShardedVar, result: ShapedType | None) -> tuple[int, ...] | None:
@@ -192,7 +199,7 @@ def replicated_plan(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | N
     reasons = [why if any(x.dims) else "" for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     args, kwargs = tree_map_only(ShardedVar, as_replicated, (args, kwargs))
     results = tuple(None if m is None else ShardedVar(0, m.shape, m.dtype, ((),) * len(m.shape)) for m in whole)
-    return Plan(op, args, kwargs, results, tuple(reasons))
+    return Plan(op, *_flat(args, kwargs), results, tuple(reasons))
 
 
 def as_replicated(x: ShardedVar) -> ShardedVar:
