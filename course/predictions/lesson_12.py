@@ -32,7 +32,7 @@ PREDICTIONS = (
                 misconception="a dead device looks like a stopped one",
                 answer="The end of a process is noticed at once: its connections end with it.",
             ),
-            Choice("the sum fails at once; the row of CPU 2 is there"),
+            Choice("the sum gives an error, and nobody waits; the row of CPU 2 is there"),
             Choice(
                 "the sum leaves out the row of CPU 5; the row of CPU 2 is there",
                 misconception="a sum goes on without the dead device",
