@@ -183,7 +183,7 @@ class TwoHosts:
         return "\n".join(f"{name}: {(Path(self._folder.name) / f'{name}.log').read_text()}" for name in self._launchers)
 
     def switch_off(self, name: str) -> None:
-        """End all processes of a host at once, as a power failure does.
+        """End all processes of a host at once. Their connections end too; a host without power would only be silent.
 
         Args:
             name: "a" or "b".
