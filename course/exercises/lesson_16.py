@@ -42,7 +42,8 @@ def judge_layout(answer: object) -> Verdict:
     reported = f"{held / MIB:.2f} MiB at the peak, {sent / MIB:.2f} MiB sent"
     if held <= MOST_HELD and sent <= MOST_SENT:
         return PASSED
-    named = {path.removesuffix(".weight").split(".")[-1] for path, spec in cut.items() if "model" in str(spec)}
+    specs = _specs_of_matrices(axes, cut)
+    named = {matrix for matrix, spec in specs.items() if "model" in str(spec)}
     if held > MOST_HELD and not any(cut.values()):
         return differs(
             reported,
@@ -59,6 +60,12 @@ def judge_layout(answer: object) -> Verdict:
             reported,
             "`o` and `down` are whole on each device. Their inputs arrive in parts; which dim of theirs may be cut?",
         )
+    if any("model" in str(tuple(specs[matrix])[:1]) for matrix in ("o", "down")):
+        return differs(
+            reported,
+            "`o` or `down` is cut by its outputs, so its inputs, which arrive in parts, are gathered first. Which dim "
+            "of the weight are its inputs?",
+        )
     if axes["data"] == 1:
         return differs(
             reported,
@@ -68,10 +75,19 @@ def judge_layout(answer: object) -> Verdict:
         return differs(
             reported, f"Each device still holds 1/{axes['model']} of the layers, four times. Give `model` more."
         )
+    if held > MOST_HELD and set(specs) - named:
+        still_whole = ", ".join(f"`{matrix}`" for matrix in specs if matrix not in named)
+        return differs(reported, f"Still whole on each device, four times with gradient and moments: {still_whole}.")
     return differs(
         reported,
         "Between two matrices nothing should move: what the first one gives in parts, the second one takes in parts.",
     )
+
+
+def _specs_of_matrices(axes: Mapping[str, int], cut: Mapping[str, ts.PartitionSpec]) -> dict[str, ts.PartitionSpec]:
+    """How the six matrices of the first layer are cut."""
+    of_all = ts.shardings(initial(), cut, ts.AbstractMesh(tuple(axes.values()), tuple(axes)))
+    return {matrix: of_all[f"layers.0.{matrix}.weight"].spec for matrix in ("q", "k", "v", "o", "up", "down")}
 
 
 # ---- 16.2 ----------------------------------------------------------------------------------------------------------

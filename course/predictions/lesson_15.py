@@ -58,7 +58,7 @@ PREDICTIONS = (
         "data parallelism?",
         choices=(
             Choice(
-                "half as many again: the gradients as before, and then the new weights",
+                "1.5 times as many: the gradients as before, and then the new weights",
                 misconception="gathering comes on top of the all-reduce",
                 answer="A device needs the sum for its own eighth only: a reduce-scatter, half of an all-reduce.",
             ),

@@ -10,6 +10,8 @@ P = ts.P
 ROWS = {f"layers.*.{name}.{part}": P("model") for name in ("q", "k", "v", "up") for part in ("weight", "bias")}
 CUT = {**ROWS, "layers.*.o.weight": P(None, "model"), "layers.*.down.weight": P(None, "model")}
 
+MLP = ("layers.*.up.weight", "layers.*.up.bias", "layers.*.down.weight")
+
 # ---- 16.2 ----------------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +87,8 @@ ANSWERS = {
             Wrong(({"data": 8, "model": 1}, {"*": P("data")}), "each matrix is gathered before it is used"),
             Wrong(({"data": 1, "model": 8}, CUT), "How many pieces has a device on 2 x 4"),
             Wrong(({"data": 2, "model": 4}, ROWS), "which dim of theirs may be cut"),
+            Wrong(({"data": 2, "model": 4}, {"*": P("model")}), "is cut by its outputs"),
+            Wrong(({"data": 2, "model": 4}, {name: CUT[name] for name in MLP}), "Still whole on each device"),
         ),
     ),
     "16.2": Answers(
