@@ -18,9 +18,9 @@ import torch
 
 from benchmarks.report import Spread, processor
 from benchmarks.serve import timed
-from tinyshard.core.program import Builder, Value
+from tinyshard.core.program import Builder, Value, find_op
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.worker.executor import find_op, make_ready
+from tinyshard.runtime.worker.executor import make_ready
 from tinyshard.runtime.worker.kernels import HALVES, library
 
 Call = Callable[[], object]

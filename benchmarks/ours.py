@@ -19,8 +19,8 @@ from benchmarks.network import LAYOUTS, step
 from benchmarks.serve import Generator, serve, timed
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller.lineage import users_line
 
 N = DEVICES
 

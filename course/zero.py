@@ -263,7 +263,8 @@ def modelled(plan: Plan) -> dict[str, int]:
 
     The backward pass frees the activations of a layer as it makes its gradients. So the peak is in the backward pass of
     one of the layers, and this one holds, beside its own values, activations of those before it and gradients of those
-    behind it. Smaller values that exist only for a moment are left out.
+    behind it. Without donation it may also be after the last update, when old and new values are all there and no
+    gradient is left. Smaller values that exist only for a moment are left out.
 
     Args:
         plan: the plan.
@@ -278,13 +279,15 @@ def modelled(plan: Plan) -> dict[str, int]:
     if plan.dtype != torch.float32 and not plan.layout.state:  # whole gradients are converted before the update
         converted = {"gradients": 4 * PARAMETERS, "gathered weights": 0, "activations": 0}
         moments.append(moments[0] | converted)
+    if not plan.is_donated:
+        kept = ("parameters", "optimizer state")
+        moments.append({kind: 2 * nbytes if kind in kept else 0 for kind, nbytes in moments[0].items()})
     return max(moments, key=lambda held: sum(held.values()))
 
 
 def _during_backward(plan: Plan, layer: int) -> dict[str, int]:
     """What is held in the backward pass of one layer, counted from 0; the passes of those behind it are over."""
     size, kept, rows = plan.dtype.itemsize, plan.kept, plan.examples // plan.devices
-    twice = 1 if plan.is_donated else 2
 
     def on_one(nbytes: int, spec: Spec | None) -> int:
         return nbytes // (plan.devices if spec else 1)
@@ -298,8 +301,8 @@ def _during_backward(plan: Plan, layer: int) -> dict[str, int]:
     # in the layer itself all values are there, and the gradient of one of them
     values = (layer + 1) * (WIDTH + HIDDEN * len(plan.saved)) + HIDDEN * (1 + len(SAVED) - len(plan.saved))
     return {
-        "parameters": on_one(4 * PARAMETERS, kept.params) * twice,
-        "optimizer state": on_one(8 * PARAMETERS, kept.state) * twice,
+        "parameters": on_one(4 * PARAMETERS, kept.params),
+        "optimizer state": on_one(8 * PARAMETERS, kept.state),
         "gradients": on_one(size * PARAMETERS, plan.layout.grads) * (DEPTH - layer) // DEPTH + whole,
         "gathered weights": weights,
         "activations": rows * (2 * 4 * WIDTH + size * values),

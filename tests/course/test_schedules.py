@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import tinyshard as ts
 from course.schedules import Moment, from_error, ring, start, steps
 from tests.extent import examples
-from tinyshard.runtime.controller.connection import Link
-from tinyshard.runtime.controller.watchdog import Sight, _error
+from tinyshard.runtime.controller.connection import Link, Sight
+from tinyshard.runtime.controller.watchdog import _error
 
 
 def brute_force(plans: Mapping[int, Sequence[str]]) -> dict[int, int]:

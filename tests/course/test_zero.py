@@ -32,6 +32,8 @@ PLANS = {
     "bfloat16": Plan(LAYOUTS["ZeRO-2"], dtype=BFLOAT16),
     "bfloat16, copies": Plan(dtype=BFLOAT16),
     "not donated": Plan(is_donated=False),
+    "not donated, ZeRO-1": Plan(LAYOUTS["ZeRO-1"], is_donated=False),
+    "not donated, ZeRO-3": Plan(LAYOUTS["ZeRO-3"], is_donated=False),
 }
 
 

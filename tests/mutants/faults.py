@@ -143,7 +143,7 @@ RUNTIME = (
     ),
     Fault(
         "a full cache drops what was used last",
-        "tinyshard/runtime/cache.py",
+        "tinyshard/core/cache.py",
         "self._kept.popitem(last=False)",
         "self._kept.popitem()",
         ("tests/unit/test_closed_over_and_hidden.py::test_a_cache_drops_what_was_used_longest_ago",),
@@ -1031,7 +1031,7 @@ OPTIM = (
 FILES = (
     Fault(
         "a damaged file is read",
-        "tinyshard/runtime/worker/files.py",
+        "tinyshard/core/stored_blocks.py",
         "if zlib.crc32(block[at : at + PIECE_NBYTES]) != part.checksums[number]:",
         "if False:",
         ("tests/unit/test_files.py::test_a_changed_bit_is_an_error_that_names_the_file",),

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.extent import examples
+from tinyshard.core.users_line import Where
 from tinyshard.runtime.controller.cancellation import left_out
-from tinyshard.runtime.controller.lineage import Run, Where
+from tinyshard.runtime.controller.lineage import Run
 
 HERE = Where("file.py", 1)
 

@@ -12,10 +12,10 @@ import tinyshard as ts
 from tests.extent import mostly_whole
 from tinyshard import P
 from tinyshard.compile import trace_cache
+from tinyshard.core.cache import Recent
 from tinyshard.core.primitive import Handles
 from tinyshard.core.program import Program
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.cache import Recent
 from tinyshard.transforms import jitted
 
 pytestmark = pytest.mark.usefixtures("local")

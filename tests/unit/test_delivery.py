@@ -8,11 +8,12 @@ import torch
 
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import Where
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.delivery import Deliveries
 from tinyshard.runtime.controller.items import Call, Free, Put, Request
-from tinyshard.runtime.controller.lineage import Run, Where
+from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.shm import control_block, segment
 from tinyshard.runtime.shm.log import LARGEST_RECORD_NBYTES, CallLog, LogReader

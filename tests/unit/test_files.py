@@ -20,9 +20,8 @@ from torch.utils import _pytree
 
 import tinyshard as ts
 from tinyshard.arrays.manifest import MANIFEST
-from tinyshard.core import replaced_folder
+from tinyshard.core import replaced_folder, stored_blocks
 from tinyshard.core.safetensors import NAMES, REALS, read_head
-from tinyshard.runtime.worker import files as steps
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -257,22 +256,22 @@ def test_fewer_devices_than_were_saved_on_need_a_sharding(folder, rows):
 
 
 def test_a_device_reads_only_the_pieces_in_which_its_block_lies(folder, monkeypatch, rows):
-    monkeypatch.setattr(steps, "PIECE_NBYTES", 64)
+    monkeypatch.setattr(stored_blocks, "PIECE_NBYTES", 64)
     host = torch.arange(256.0).reshape(64, 4)
     ts.save(host, folder)
     checked = []
-    crc32 = steps.zlib.crc32
-    monkeypatch.setattr(steps.zlib, "crc32", lambda data: (checked.append(len(data)), crc32(data))[1])
+    crc32 = stored_blocks.zlib.crc32
+    monkeypatch.setattr(stored_blocks.zlib, "crc32", lambda data: (checked.append(len(data)), crc32(data))[1])
     assert torch.equal(values(ts.load(folder, ts.NamedSharding(rows.mesh, ts.P(("a", "b"))))), host)
     assert sum(n for n in checked if n == 64) == host.nbytes  # once each, though eight devices read
 
 
 def test_the_spans_of_a_part_of_long_rows_leave_out_what_is_between(monkeypatch):
-    monkeypatch.setattr(steps, "PIECE_NBYTES", 8)
+    monkeypatch.setattr(stored_blocks, "PIECE_NBYTES", 8)
     cut = (slice(1, 3), slice(2, 4))
-    assert list(steps._spans(cut, (4, 8), 4)) == [(40, 48), (72, 80)]
-    monkeypatch.setattr(steps, "PIECE_NBYTES", 1000)
-    assert list(steps._spans(cut, (4, 8), 4)) == [(40, 80)]
+    assert list(stored_blocks._spans(cut, (4, 8), 4)) == [(40, 48), (72, 80)]
+    monkeypatch.setattr(stored_blocks, "PIECE_NBYTES", 1000)
+    assert list(stored_blocks._spans(cut, (4, 8), 4)) == [(40, 80)]
 
 
 # ---- damage ---------------------------------------------------------------------------------------------------------
@@ -382,7 +381,7 @@ def test_an_error_while_saving_leaves_the_old_tree_and_nothing_else(saved, host,
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(steps.os, "fsync", full)
+    monkeypatch.setattr(stored_blocks.os, "fsync", full)
     with pytest.raises(ts.FileError, match="No space left on device"):
         ts.save({"x": ts.device_put(host, ts.devices()[2])}, saved)
     monkeypatch.undo()

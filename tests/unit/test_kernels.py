@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tinyshard as ts
 from benchmarks.kernels import rows
 from tests.extent import in_turn, pairwise
-from tinyshard.core.program import Builder, Eqn, Value
+from tinyshard.core.program import Builder, Eqn, Value, find_op
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.worker.executor import find_op, make_ready
+from tinyshard.runtime.worker.executor import make_ready
 from tinyshard.runtime.worker.kernels import KERNELS, kernel_for
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)

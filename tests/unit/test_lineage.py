@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.runtime.controller.lineage import Run, Where, add_check, ancestry, settle, users_line, users_line_of
+from tinyshard.core.users_line import Where
+from tinyshard.runtime.controller.lineage import Run, add_check, ancestry, settle
 from tinyshard.runtime.controller.remote_errors import ending, remote_error
 from tinyshard.runtime.failure import Failure, failure_of, short
 
@@ -127,27 +128,3 @@ def test_operands_are_told_by_dtype_and_shape(value, expected):
 )
 def test_an_ending_is_told_by_signal_or_exit_code(status, words):
     assert words in ending(status)
-
-
-def test_the_users_line_is_the_innermost_outside_of_tinyshard_and_torch():
-    where = users_line()
-    assert where.file == __file__
-    assert "where = users_line()" in str(where)
-
-
-@pytest.mark.parametrize(
-    ("file", "module"),
-    [("zmq/backend/cython/_zmq.py", "_zmq"), ("<string>", "tinyshard.runtime.controller.lineage")],
-    ids=["zmq's own frames name their file from the folder in which they were built", "what dataclasses write"],
-)
-def test_an_interrupt_in_a_line_that_nobody_wrote_there_is_told_of_the_users_line(file, module):
-    code = compile("raise KeyboardInterrupt", file, "exec")
-    with pytest.raises(KeyboardInterrupt) as caught:
-        exec(code, {"__name__": module})
-    assert users_line_of(caught.value).file == __file__
-
-
-def test_a_line_of_a_program_that_was_given_as_text_is_the_users():
-    with pytest.raises(KeyboardInterrupt) as caught:
-        exec(compile("raise KeyboardInterrupt", "<string>", "exec"), {"__name__": "__main__"})
-    assert users_line_of(caught.value).file == "<string>"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tinyshard.runtime.worker.executor import find_op
+from tinyshard.core.program import find_op
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 
 FORWARD, BACKWARD, LSTM = GPU_KERNELS

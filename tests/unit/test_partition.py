@@ -14,13 +14,13 @@ import tinyshard as ts
 from tests.expressions import check_same
 from tinyshard import P
 from tinyshard.compile.text import program_text
+from tinyshard.core.cache import Recent
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Program
 from tinyshard.core.types import default_dtype
 from tinyshard.dispatch import eager
 from tinyshard.partition import plan as plans
 from tinyshard.partition.op_table import is_random, op_traits
-from tinyshard.runtime.cache import Recent
 
 aten = torch.ops.aten
 CROSSING = {*(name for name, row in COLLECTIVES.items() if row.communicates), "transfer"}

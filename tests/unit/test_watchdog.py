@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 import tinyshard as ts
-from tinyshard.runtime.controller.watchdog import Sight, check_progress, look_again, stalled, stuck_collective
+from tinyshard.runtime.controller.connection import Sight
+from tinyshard.runtime.controller.watchdog import check_progress, look_again, stalled, stuck_collective
 
 REDUCE = (7, 3, "all_reduce", (0, 1, 2))
 PAIR = (5, 1, "all_gather", (2, 3))

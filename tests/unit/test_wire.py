@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from tinyshard.core.types import tensor_bytes, tensor_of
 from tinyshard.runtime import wire
 
 
@@ -108,9 +109,9 @@ def test_nothing_to_read_is_not_the_end(ends):
     ],
 )
 def test_a_tensor_comes_back_from_its_bytes(tensor):
-    nbytes = bytearray(wire.tensor_bytes(tensor))
+    nbytes = bytearray(tensor_bytes(tensor))
     assert len(nbytes) == tensor.nbytes
-    assert torch.equal(wire.tensor_of(nbytes or None, tuple(tensor.shape), tensor.dtype), tensor)
+    assert torch.equal(tensor_of(nbytes or None, tuple(tensor.shape), tensor.dtype), tensor)
 
 
 def test_a_payload_for_which_there_is_no_memory_is_dropped_and_the_next_messages_come(ends, monkeypatch):
@@ -128,8 +129,8 @@ def test_a_payload_for_which_there_is_no_memory_is_dropped_and_the_next_messages
     got = []
     sender = threading.Thread(
         target=lambda: [
-            wire.send(ours, ("put", 1), wire.tensor_bytes(big)),
-            wire.send(ours, ("put", 2), wire.tensor_bytes(torch.arange(3))),
+            wire.send(ours, ("put", 1), tensor_bytes(big)),
+            wire.send(ours, ("put", 2), tensor_bytes(torch.arange(3))),
             wire.send(ours, ("run", 3)),
         ]
     )

@@ -14,8 +14,8 @@ from tests.workers.processes import JOINED, stopped
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.local import LocalRuntime
 
 # name, parameters, and the shape of a device's operand for a group of n and a size k

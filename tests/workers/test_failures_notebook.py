@@ -47,9 +47,10 @@ LONG_CELLS = {
     "a trace": "def f(v):\n    print('go', flush=True)\n    while True:\n        v = v.sin()\n\nts.jit(f)(x)",
     "vmap": "def f(v):\n    print('go', flush=True)\n    time.sleep(60)\n\nts.vmap(f)(x)",
     "grad": "def f(v):\n    print('go', flush=True)\n    while True:\n        v = v.sin()\n\nts.grad(f)(x)",
-    "eager calls": "print('go', flush=True)\nwhile True:\n    y = x + 1",
+    # from its print on a cell is one statement: between two of them the kernel's own code runs
+    "eager calls": "if True:\n    print('go', flush=True)\n    while True:\n        y = x + 1",
     # not `big = big @ ...`: where the interrupt struck the kernel's print, the cell runs again, with `big` as it was
-    "a wait": "y = big\nfor _ in range(99):\n    y = y @ big / 3000\nprint('go', flush=True)\ny.sum().tolist()",
+    "a wait": "y = big\nfor _ in range(99):\n    y = y @ big / 3000\nif True:\n    print('go', flush=True)\n    y.sum().tolist()",
 }
 
 

@@ -17,8 +17,8 @@ import tinyshard as ts
 from tests.extent import examples, mostly_whole
 from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
 from tests.workers.processes import PATIENCE_S, ROOT, stopped, wait_until
+from tinyshard.core.users_line import Where
 from tinyshard.runtime.controller import cancellation
-from tinyshard.runtime.controller.lineage import Where
 
 INTERRUPT = Where("cell.py", 3)
 

@@ -12,9 +12,10 @@ import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime.controller import dispatcher
 from tinyshard.runtime.controller.items import Put
-from tinyshard.runtime.controller.lineage import Run, users_line
+from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.launch.processors import cores_of
 from tinyshard.runtime.shm import system
 

@@ -16,10 +16,11 @@ from tinyshard.core.devices import Device
 from tinyshard.core.errors import FileError, RemoteError
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.safetensors import REALS, SUFFIX, head_of
+from tinyshard.core.stored_blocks import count_pieces, write_file
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller.lineage import Buffer, users_line
-from tinyshard.runtime.worker.files import count_pieces, write_file
+from tinyshard.runtime.controller.lineage import Buffer
 
 HOST = "host"  # this process, as a writer
 
@@ -90,7 +91,7 @@ def write(given: dict[Any, list[_Block]], folder: Path) -> dict[str, list[dict[s
             started.append((file, head, where, [b.value for b in blocks]))
     for file, head, where, value in started:
         if where == HOST:
-            checksums = write_file(str(folder / file), head, value, None).tolist()
+            checksums = write_file(str(folder / file), head, value).tolist()
         else:
             _wait([(where, value)])
             checksums = value.runtime.fetch(value, [where])[where].tolist()

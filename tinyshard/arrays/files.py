@@ -28,8 +28,8 @@ from tinyshard.core.layout import Layout
 from tinyshard.core.leaves import is_opaque_leaf
 from tinyshard.core.replaced_folder import present, replacing
 from tinyshard.core.safetensors import NAMES, REALS
+from tinyshard.core.stored_blocks import read_block
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.worker.files import read_block
 from tinyshard.sharding import Sharding, SingleDeviceSharding
 from tinyshard.sharding.axis_types import AxisType
 from tinyshard.sharding.mesh import Mesh
@@ -148,7 +148,7 @@ def load(folder: str | os.PathLike[str], shardings: Any = None) -> Any:
     read([t for t in tensors if t.layout is not None])
     for t in tensors:
         if t.layout is None:
-            t.value = read_block(t.name, t.parts((slice(None),) * len(t.shape)), t.shape, t.dtype, None)
+            t.value = read_block(t.name, t.parts((slice(None),) * len(t.shape)), t.shape, t.dtype)
     return tree_map(lambda x: _finished(x) if isinstance(x, SavedTensor) else x, tree)
 
 

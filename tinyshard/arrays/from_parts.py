@@ -15,8 +15,9 @@ from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller.lineage import Buffer, users_line
+from tinyshard.runtime.controller.lineage import Buffer
 from tinyshard.sharding import Sharding
 from tinyshard.sharding.base import checked_shape
 

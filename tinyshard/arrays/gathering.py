@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime.controller.refs import Wanted
 
 

@@ -22,7 +22,7 @@ from tinyshard.core.errors import FileError
 from tinyshard.core.layout import Layout
 from tinyshard.core.replaced_folder import sync
 from tinyshard.core.safetensors import REALS, SUFFIX, Stored, read_head
-from tinyshard.runtime.worker.files import Part
+from tinyshard.core.stored_blocks import Part
 from tinyshard.sharding import Sharding
 from tinyshard.sharding.mesh import Mesh
 

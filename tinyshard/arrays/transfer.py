@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.array import Array
+from tinyshard.core.cache import Recent
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import users_line
 from tinyshard.partition.reshard import ShardedVar, reshard
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.cache import Recent
-from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, Sharding
 from tinyshard.sharding.mesh import AbstractMesh
 

@@ -40,10 +40,10 @@ from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.device_dtypes import check_holdable, check_makes_holdable
 from tinyshard.core.errors import StatefulRandomError
 from tinyshard.core.trace_thread import raise_interruption
+from tinyshard.core.users_line import Where, users_line
 from tinyshard.partition.decompositions import always
 from tinyshard.partition.op_table import BATCH_NORMS, has_mask, is_random
 from tinyshard.partition.shape_inference import check_takes
-from tinyshard.runtime.controller.lineage import Where, users_line
 
 aten = torch.ops.aten
 

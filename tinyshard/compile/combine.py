@@ -39,9 +39,8 @@ from tinyshard.compile.memory import held_nbytes
 from tinyshard.compile.simplify import Written, numbered_anew
 from tinyshard.core import config
 from tinyshard.core.collectives import COLLECTIVES, group_size
-from tinyshard.core.program import Eqn, Program, Value
+from tinyshard.core.program import Eqn, Program, Value, find_op, has_op, is_view
 from tinyshard.partition.foreach import OF_LISTS, SINGLE
-from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
 _REDUCE = {"all_reduce", "reduce_scatter"}  # whose results are no larger than their operands
 

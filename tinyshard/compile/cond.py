@@ -23,7 +23,7 @@ from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.levels import innermost
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 
 
 def _on_arrays(compile_and_call: Callable[..., Any]) -> Callable[..., Any]:

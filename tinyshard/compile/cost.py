@@ -11,9 +11,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.collectives import nbytes_sent
-from tinyshard.core.program import CROSSING, Eqn, Program, Value
+from tinyshard.core.program import CROSSING, Eqn, Program, Value, find_op
 from tinyshard.draw.tables import cost_html, counts_html
-from tinyshard.runtime.worker.executor import find_op
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from tinyshard.arrays.array import Array
 from tinyshard.compile.signature import Bound, checked_numbers, static_both_ways
 from tinyshard.core.errors import DonationError, StaticArgumentError
 from tinyshard.core.program import Program
-from tinyshard.runtime.controller.lineage import Buffer, users_line
+from tinyshard.core.users_line import users_line
+from tinyshard.runtime.controller.lineage import Buffer
 
 _warned: dict[Any, Any] = {}  # lines that were warned of kept arguments
 

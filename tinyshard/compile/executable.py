@@ -28,9 +28,9 @@ from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import users_line
 from tinyshard.partition.reshard import ShardedVar, noted
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, Sharding
 from tinyshard.sharding.contexts import device_by_default
 from tinyshard.sharding.mesh import Mesh

@@ -10,7 +10,7 @@ from tinyshard.compile.signature import Signature, spelled_call
 from tinyshard.compile.text import axis_names
 from tinyshard.core import config
 from tinyshard.core.program import Program, values_in
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 from tinyshard.sharding.mesh import Mesh
 
 MOST_LINES = 8

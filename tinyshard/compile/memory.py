@@ -13,9 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyshard.core.program import Eqn, Program
+from tinyshard.core.program import Eqn, Program, is_view
 from tinyshard.draw.tables import memory_html
-from tinyshard.runtime.worker.executor import is_view
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from tinyshard.arrays.levels import innermost
 from tinyshard.core.errors import DtypeError, EndedTraceError
 from tinyshard.core.leaves import named_leaves
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 
 _MOST = 10_000  # objects looked at in a result
 _PLAIN = (str, bytes, int, float, complex, type(None))

@@ -23,9 +23,8 @@ from typing import Any
 import torch
 
 from tinyshard.core.keys import frozen
-from tinyshard.core.program import Cut, Eqn, Program, Reason, Value
+from tinyshard.core.program import Cut, Eqn, Program, Reason, Value, find_op, has_op, is_view
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.worker.executor import find_op, has_op, is_view
 
 # views that keep the order of the elements
 _IN_ORDER = {"aten.reshape.default", "aten.view.default", "aten.squeeze.dim", "aten.unsqueeze.default"}

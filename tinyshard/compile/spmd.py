@@ -242,7 +242,8 @@ class Partitioner(Interpreter):
 
     def settled_layout(self, x: Any) -> Any:
         """The value of a node; an input is in the layout that an earlier op has placed it in."""
-        return replace(x, dims=self.builder.wanted.get(x.number, x.dims)) if isinstance(x, ShardedVar) else x
+        dims = self.builder.wanted.get(x.number) if isinstance(x, ShardedVar) else None
+        return x if dims is None else replace(x, dims=dims)
 
     def value(self, x: Any) -> Any:
         """The value of a node as an operand: on the program's axes."""

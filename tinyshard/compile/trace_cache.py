@@ -28,6 +28,7 @@ from tinyshard.compile.signature import Signature
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core import progress
+from tinyshard.core.cache import Recent
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import is_same_placement
@@ -35,7 +36,6 @@ from tinyshard.core.primitive import bound_in
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.cache import Recent
 from tinyshard.sharding import NamedSharding, Sharding
 from tinyshard.sharding.mesh import AbstractMesh, Mesh
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinyshard.core.errors import DtypeError, ImmutableError
-from tinyshard.runtime.controller.lineage import Where
+from tinyshard.core.users_line import Where
 
 
 def unknown_shape_error(op: Any, where: Where | None) -> DtypeError:

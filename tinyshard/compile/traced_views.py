@@ -18,7 +18,7 @@ from tinyshard.arrays.function_overrides import traced_index
 from tinyshard.arrays.levels import levels
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import TracedValueError
-from tinyshard.runtime.controller.lineage import Where, users_line
+from tinyshard.core.users_line import Where, users_line
 
 
 @dataclass(slots=True, eq=False)

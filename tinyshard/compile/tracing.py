@@ -44,7 +44,7 @@ from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import in_trace_thread, in_turn, raise_interruption
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_code import PACKAGE, TORCH
-from tinyshard.runtime.controller.lineage import Where
+from tinyshard.core.users_line import Where
 from tinyshard.sharding import NamedSharding
 
 

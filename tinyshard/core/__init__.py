@@ -4,7 +4,7 @@ errors       every error that tinyshard raises, and the four-part form of their 
 config       flags that change what programs do
 devices      Device: a slot for shards
 layout       Layout: where each block of a tensor is; every sharding reduces to one
-types        shape and dtype of a value
+types        shape and dtype of a value, and its bytes
 program      Program, Eqn, Value, Builder: the steps that every device runs on its own shard
 collectives  the meaning of each collective, as a function of the shards of a group; one row each
 axis_names   the names of mapped axes in scope
@@ -13,6 +13,7 @@ trace_thread  traces and plans in their own thread, and Ctrl-C during them
 torch_state  a thread's modes, levels and keys of torch: carried to a trace's thread, or switched off
 frames       the frames of a thread: which functions call
 users_code   which lines are the user's, and the IPython shell that runs them
+users_line   the user's line that calls, or that an error was raised in
 page         what a notebook shows: HTML with its style, and what is drawn there and printed elsewhere
 progress     what takes long, as a line below a notebook's cell
 tracebacks   what of an uncaught error is shown: the user's own lines
@@ -21,8 +22,10 @@ evaluate     the one walk over a traced graph, and what interprets it
 leaves       where trees differ from torch's: a key is a leaf, and None an empty tree
 ints         ints as users write them
 keys         keys of caches, made from the arguments of an op
+cache        a cache of the most recently used entries; devices drop the programs of dropped entries
 tree         `ts.tree`: torch's pytrees under JAX's names
 safetensors  a format of files: a JSON header, and the bytes of tensors
+stored_blocks  blocks of tensors in such files, with a checksum for each piece
 replaced_folder  a folder that is replaced atomically
 registration  the user's classes as trees
 device_dtypes which tensors a device can hold

@@ -32,6 +32,8 @@ CROSSING = {"transfer", *(name for name, row in COLLECTIVES.items() if row.commu
 # how a whole tensor is cut: for each dim the axes; and (axis, op) where devices have parts that are not combined yet
 Cut = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, str], ...]]
 _EVERYWHERE = ("aten.", "prims.", "tinyshard.")  # ops that every worker has
+# a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
+_VIEWS = {"local_slice", "held", "aten._unsafe_view.default"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,28 @@ def values_in(tree: Any) -> Iterator[Value]:
     elif isinstance(tree, dict):
         for item in tree.values():
             yield from values_in(item)
+
+
+def find_op(name: str) -> Any:
+    """The op that "aten.add.Tensor" names."""
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def has_op(name: str) -> bool:
+    """Whether this process has the op."""
+    try:
+        find_op(name)
+    except AttributeError:
+        return False
+    return True
+
+
+def is_view(step: Eqn) -> bool:
+    """Whether the result of a step shares the memory of its first operand."""
+    if step.op in _VIEWS:
+        return True
+    return step.is_torch_op and has_op(step.op) and bool(find_op(step.op).is_view)
 
 
 @dataclass

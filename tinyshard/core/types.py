@@ -1,4 +1,4 @@
-"""Shape and dtype of a value; torch's default dtype."""
+"""Shape and dtype of a value, and its bytes; torch's default dtype."""
 
 from __future__ import annotations
 
@@ -42,6 +42,26 @@ class ShapedType:
 
     def __str__(self) -> str:
         return f"{SHORT.get(self.dtype, str(self.dtype))}[{', '.join(map(str, self.shape))}]"
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in row-major order, as a flat uint8 tensor; shares memory with a contiguous one."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.numel() < 2:  # contiguous with any stride, but a view of another dtype needs stride 1
+        flat = flat.as_strided(flat.shape, (1,))
+    return flat.view(torch.uint8)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor, to be written to a socket or a file."""
+    return as_bytes(tensor).numpy().data
+
+
+def tensor_of(payload: bytearray | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The tensor that has these bytes, without a copy."""
+    if not payload:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(payload, dtype=dtype).reshape(shape)
 
 
 @contextlib.contextmanager

@@ -31,9 +31,9 @@ from tinyshard.compile.executable import Executable, assignment_of, call, spec_o
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.trace_errors import custom_op_writes
 from tinyshard.compile.tracing import trace
+from tinyshard.core.cache import Recent
 from tinyshard.core.keys import frozen
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.cache import Recent
 
 aten = torch.ops.aten
 

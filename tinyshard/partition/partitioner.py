@@ -181,7 +181,8 @@ def _settled(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar
     if have.number in builder.free and have.number not in builder.wanted:
         builder.wanted[have.number] = want.dims
         builder.metas[have.number] = want.local(builder.axes)
-    return replace(have, dims=builder.wanted.get(have.number, have.dims))
+    dims = builder.wanted.get(have.number)
+    return have if dims is None else replace(have, dims=dims)
 
 
 def bring(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any) -> Value:

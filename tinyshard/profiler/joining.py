@@ -9,10 +9,9 @@ from typing import Any
 
 from tinyshard.compile.cost import bytes_sent, flops_of
 from tinyshard.core.collectives import group_positions
-from tinyshard.core.program import Eqn, Program
+from tinyshard.core.program import Eqn, Program, is_view
 from tinyshard.core.spans import Log, Span
 from tinyshard.profiler.events import Call, Events, Step
-from tinyshard.runtime.worker.executor import is_view
 from tinyshard.runtime.worker.recording import CALL, FIELDS, NO_EXCHANGE
 
 Row = tuple[int, int, int, int, int, int]

@@ -10,13 +10,13 @@ from typing import Any
 
 from tinyshard.core.errors import RemoteError, RuntimeStateError
 from tinyshard.core.spans import MOST_SPANS, Log, current_log, open_log
+from tinyshard.core.users_line import users_line
 from tinyshard.profiler.events import Events
 from tinyshard.profiler.joining import joined
 from tinyshard.profiler.perfetto import trace_events, written
 from tinyshard.profiler.summary import Summary, summary_of
 from tinyshard.profiler.timeline import timeline_html
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller.lineage import users_line
 
 # the timeout for devices at the end of a block that raised an error
 _WITHIN_S = 5.0

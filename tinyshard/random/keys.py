@@ -17,7 +17,7 @@ from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DrawError, DtypeError, KeyIndexError, KeyReuseError, message
 from tinyshard.core.ints import one_or_more
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 
 
 @dataclass(frozen=True, slots=True)

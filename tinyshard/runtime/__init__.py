@@ -25,7 +25,6 @@ worker/               a device: one process
     executor          prepares a Program to run
     recording         the device's records while a trace of ts.profiler is on
     kernels           faster functions for some ops
-    files             steps that write a device's blocks to a file and read them
     gpu               differences on a GPU
     control           the control thread: freeze, cancel, look, lost
 processes             which process this is: process_index, process_count, local_device_count
@@ -40,7 +39,7 @@ shm/                  memory shared by the processes of one host
     allocator         blocks of memory that members lend each other
     region            the blocks of one member
     holders           which members use each block
-    views             bytes as tensors and arrays
+    views             bytes as tensors
     system            differences between operating systems, and the machine's free memory
     probe             whether shared memory works here
 collectives/          between devices
@@ -60,14 +59,13 @@ launch/               starts the workers
     remote_workers    a pool on other machines
     connect           connections with mutual authentication
     processors        which core or GPU each device uses
-wire                  messages and tensors as bytes
+wire                  messages as bytes
 failure               a failure on a device, as text
 forks                 the descriptors that a child closes which user code forks, and those of the standard streams
 local                 all devices in this process: the oracle of the tests
 lockstep              one call there, step by step for all devices
 options               the arguments of init: checks, and what starts the devices
 lifecycle             init, devices, shutdown, and the current runtime
-cache                 a cache of the most recently used entries; devices drop the programs of dropped entries
 
 A walk, with shared memory: `v + 1` on eight devices, the second time: a program's first call runs step by step.
 

@@ -23,8 +23,9 @@ from tinyshard.core.program import Program
 from tinyshard.core.spans import current_log
 from tinyshard.core.torch_state import default_keys
 from tinyshard.core.types import ShapedType, default_dtype
+from tinyshard.core.users_line import Where
 from tinyshard.runtime.collectives.base import MOST_HANDED
-from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle
+from tinyshard.runtime.controller.lineage import Buffer, Run, add_check, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, Wanted, Watched, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import error_of
 from tinyshard.runtime.failure import failure_of
@@ -39,7 +40,6 @@ class LocalRuntime:
 
     Args:
         count: number of devices.
-        platform: "cpu".
         limit_nbytes: the largest number of bytes that each may hold; None for no limit.
 
     Communication: none.
@@ -47,9 +47,8 @@ class LocalRuntime:
 
     kind = "local"
 
-    def __init__(self, count: int, platform: str = "cpu", limit_nbytes: int | None = None) -> None:
-        self.devices = tuple(Device(i, platform) for i in range(count))
-        self._platform = platform
+    def __init__(self, count: int, limit_nbytes: int | None = None) -> None:
+        self.devices = tuple(Device(i, "cpu") for i in range(count))
         self._numbers = itertools.count(1)
         self._buffers = Buffers()
         self._memories = [] if limit_nbytes is None else [Memory(limit_nbytes) for _ in self.devices]
@@ -153,7 +152,7 @@ class LocalRuntime:
         self.check_open()
         failures = ancestry(buffer.run, device_ids).failures
         if failures:
-            raise error_of(failures, self._platform, self._buffers)
+            raise error_of(failures, "cpu", self._buffers)
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Always true: a call computes at once."""

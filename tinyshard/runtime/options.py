@@ -115,7 +115,7 @@ def here(
         from tinyshard.runtime.local import LocalRuntime
 
         check_one_of("collectives", collectives or "gloo", COLLECTIVES[:2])
-        return lambda: LocalRuntime(count, "cpu", limit_nbytes)
+        return lambda: LocalRuntime(count, limit_nbytes)
     from tinyshard.runtime.controller.pool import ProcessPool
 
     check_one_machine_has(count)

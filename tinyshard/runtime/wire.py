@@ -145,9 +145,7 @@ class Reader:
         return done
 
 
-def messages(
-    sock: socket.socket, idle: Callable[[], object] = lambda: None, idle_after_s: float | None = None
-) -> Iterator[Message]:
+def messages(sock: socket.socket, idle: Callable[[], object], idle_after_s: float) -> Iterator[Message]:
     """The messages from a blocking socket, until the peer closes it.
 
     Args:
@@ -157,7 +155,7 @@ def messages(
     received = select.poll()
     received.register(sock, select.POLLIN)
     while True:
-        while not received.poll(idle_after_s and 1e3 * idle_after_s):
+        while not received.poll(1e3 * idle_after_s):
             idle()
         read = reader.read()
         if read is None:
@@ -201,23 +199,3 @@ def exactly(sock: socket.socket, nbytes: int, end_s: float | None = None) -> byt
             raise ConnectionError("the other side ended the connection")
         got += part
     return got
-
-
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor in row-major order, as a flat uint8 tensor; shares memory with a contiguous one."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    if flat.numel() < 2:  # contiguous with any stride, but a view of another dtype needs stride 1
-        flat = flat.as_strided(flat.shape, (1,))
-    return flat.view(torch.uint8)
-
-
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, to be written to a socket."""
-    return as_bytes(tensor).numpy().data
-
-
-def tensor_of(payload: bytearray | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor that has these bytes, without a copy."""
-    if not payload:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(payload, dtype=dtype).reshape(shape)

@@ -20,8 +20,8 @@ from tinyshard.compile.python_numbers import note_numbers
 from tinyshard.compile.signature import Bound, Signature, static_both_ways
 from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
 from tinyshard.core import axis_names, progress
+from tinyshard.core.cache import Recent
 from tinyshard.primitives.call import Call, Derivation
-from tinyshard.runtime.cache import Recent
 from tinyshard.transforms import bodies
 from tinyshard.transforms.call_rules import apply_call
 from tinyshard.transforms.jitted import Jitted

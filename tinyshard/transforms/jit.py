@@ -15,10 +15,10 @@ from typing import Any
 from tinyshard.compile.donation import checked_donation
 from tinyshard.compile.signature import checked_numbers, static_both_ways
 from tinyshard.compile.text import GraphText
+from tinyshard.core.cache import clear_all
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.partition.plan import clear_plans
-from tinyshard.runtime.cache import clear_all
 from tinyshard.transforms.jitted import Jitted
 
 

@@ -28,10 +28,10 @@ from tinyshard.compile.signature import Bound, Signature, argument_names, bind
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, Traces, codes_of, traces_of
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config, progress
+from tinyshard.core.cache import Recent
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError
-from tinyshard.runtime.cache import Recent
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 from tinyshard.sharding import PartitionSpec, Sharding
 from tinyshard.sharding.prefix import map_with, spread, spread_over_arguments
 from tinyshard.transforms import jit_autodiff

@@ -26,13 +26,13 @@ from tinyshard.compile.outlived import refuse_holders
 from tinyshard.compile.signature import Bound, static_both_ways
 from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
 from tinyshard.core import axis_names
+from tinyshard.core.cache import Recent
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import MappingError
 from tinyshard.core.layout import Layout
 from tinyshard.primitives.collective import pcast
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import varying
-from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh, layout_on, names_in
 from tinyshard.transforms.jitted import Jitted
 from tinyshard.transforms.manual_region_rules import MANUAL_REGION, apply_region, entry_of, trace_region

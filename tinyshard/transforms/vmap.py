@@ -16,8 +16,8 @@ from tinyshard.compile.intercept import distributions_unchecked, transform_scope
 from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError, MappingError, StatefulRandomError, TinyshardError, TracedValueError
 from tinyshard.core.jax_hints import check_others
+from tinyshard.core.users_line import users_line, users_line_of
 from tinyshard.primitives.collective import is_mapped
-from tinyshard.runtime.controller.lineage import users_line, users_line_of
 from tinyshard.transforms.axes import checked_axis_size, mapped_dims, placed_dims
 
 

@@ -18,7 +18,7 @@ from tinyshard.arrays.refusals import Immutable, traced_value_error
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import ImmutableError
 from tinyshard.core.frames import frames, module_of
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 
 _MODES = ("tinyshard.compile.intercept", "tinyshard.compile.traced_views", "torch.fx.experimental.proxy_tensor")
 

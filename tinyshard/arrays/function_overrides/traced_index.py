@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.levels import levels
 from tinyshard.core.errors import TracedValueError
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 
 _LISTS = list | range | np.ndarray
 # to torch, and to NumPy's arrays in it, an index of uint8 is a mask, as one of bools is

@@ -24,7 +24,7 @@ from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.refusals import Immutable
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.core.users_line import users_line
 
 
 def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

@@ -15,18 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack
+from tinyshard.core.collectives import local_slice
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Group, Moment, Perform
-from tinyshard.runtime.collectives.reduction import SMALL_NBYTES, combine
+from tinyshard.runtime.collectives.reduction import reduce_into
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
-from tinyshard.runtime.shm.control_block import EAGER_SLOTS
+from tinyshard.runtime.shm.control_block import EAGER_SLOTS, aligned
 
 # more is gathered in a block of the arena, which all members hold
 GATHERED_NBYTES = 1 << 18
-# the operands of a slot start at multiples of it
-_ALIGNED_NBYTES = 64
+Empty = Callable[[Sequence[int], torch.dtype], Tensor]  # makes memory for a result
 
 
 class Eager:
@@ -57,10 +56,7 @@ class Eager:
 
         def reduce(slot: int) -> None:
             for total, operands in zip(results[device, slot], shards[slot], strict=True):
-                if total.nbytes > SMALL_NBYTES:
-                    combine(operands, params["op"], total)
-                else:
-                    total.copy_(reduce_stack(operands, params["op"]))
+                reduce_into(total, operands, params["op"])
 
         def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
             slot, number = sum(moment) % EAGER_SLOTS, exchange_number(*moment)
@@ -71,7 +67,7 @@ class Eager:
             try:
                 if name != "all_reduce":
                     barrier.wait(group, number)
-                    return [result_from(name, operands, group.place, params) for operands in shards[slot]]
+                    return [result_from(name, operands, group.place, params, _private) for operands in shards[slot]]
                 # if the last member fails, the call fails on all devices: the copies of other members are not used
                 maker = barrier.wait(group, number, action=lambda: reduce(slot))
                 return [total.clone() for total in results[maker, slot]]
@@ -90,7 +86,7 @@ class Eager:
         """The operands of a device in a slot, or their results."""
         control = self._arena.control
         start = control.eager_offset + ((device * EAGER_SLOTS + slot) * 2 + is_result) * control.eager_nbytes
-        starts = itertools.accumulate(map(_aligned_nbytes, metas), initial=start)
+        starts = itertools.accumulate((aligned(meta.nbytes) for meta in metas), initial=start)
         return [self._arena.view(place, m.shape, m.dtype) for place, m in zip(starts, metas, strict=False)]
 
 
@@ -98,48 +94,42 @@ def fits(name: str, group: Group, metas: Sequence[ShapedType], slot_nbytes: int)
     """Whether operands are small enough, together, for a slot, and what is gathered small enough for copies of it."""
     if name == "all_gather" and sum(meta.nbytes for meta in metas) * group.count > GATHERED_NBYTES:
         return False
-    return sum(map(_aligned_nbytes, metas)) <= slot_nbytes
+    return sum(aligned(meta.nbytes) for meta in metas) <= slot_nbytes
 
 
-def _aligned_nbytes(meta: ShapedType) -> int:
-    return -(-meta.nbytes // _ALIGNED_NBYTES) * _ALIGNED_NBYTES
+def _private(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(tuple(shape), dtype=dtype)
 
 
-def result_from(name: str, shards: Sequence[Tensor], place: int, params: dict[str, Any]) -> Tensor:
-    """The result of the member at `place`, in memory of its own."""
-    return _FROM_SHARDS.get(name, from_all)(name, shards, place, **params).clone()
+def result_from(name: str, shards: Sequence[Tensor], place: int, params: dict[str, Any], empty: Empty) -> Tensor:
+    """The result of the member at `place`, in new memory, which `empty` makes where it may be large."""
+    return _FROM_SHARDS[name](shards, place, empty, **params)
 
 
-def from_all(name: str, shards: Sequence[Tensor], place: int, **params: Any) -> Tensor:
-    """The result of the member at `place`, computed by the function of the collective's row."""
-    form = COLLECTIVES[name].form
-    assert form is not None
-    return form(torch.stack(list(shards)), **params)[place]
-
-
-def _joined(name: str, shards: Sequence[Tensor], place: int, *, dim: int) -> Tensor:
+def _joined(shards: Sequence[Tensor], place: int, empty: Empty, *, dim: int) -> Tensor:
     return torch.cat(list(shards), dim)
 
 
-def _scattered(name: str, shards: Sequence[Tensor], place: int, *, dim: int, op: str) -> Tensor:
-    if shards[0].nbytes <= SMALL_NBYTES:
-        return from_all(name, shards, place, dim=dim, op=op)
+def _scattered(shards: Sequence[Tensor], place: int, empty: Empty, *, dim: int, op: str) -> Tensor:
     parts = [local_slice(shard, place, len(shards), dim=dim) for shard in shards]
-    out = torch.empty(parts[0].shape, dtype=parts[0].dtype)
-    combine(parts, op, out)
+    out = empty(parts[0].shape, parts[0].dtype)
+    reduce_into(out, parts, op)
     return out
 
 
-def _exchanged(name: str, shards: Sequence[Tensor], place: int, *, split: int, join: int) -> Tensor:
-    return torch.cat([local_slice(shard, place, len(shards), dim=split) for shard in shards], join)
+def _exchanged(shards: Sequence[Tensor], place: int, empty: Empty, *, split: int, join: int) -> Tensor:
+    parts = [local_slice(shard, place, len(shards), dim=split) for shard in shards]
+    shape = list(parts[0].shape)
+    shape[join] *= len(parts)
+    return torch.cat(parts, join, out=empty(shape, parts[0].dtype))
 
 
-def _moved(name: str, shards: Sequence[Tensor], place: int, *, pairs: Any) -> Tensor:
+def _moved(shards: Sequence[Tensor], place: int, empty: Empty, *, pairs: Any) -> Tensor:
     source = next((s for s, t in pairs if t == place), None)
-    return torch.zeros_like(shards[place]) if source is None else shards[source]
+    return torch.zeros_like(shards[place]) if source is None else shards[source].clone()
 
 
-# functions that compute one member's result alone, where those of `COLLECTIVES` compute all
+# each computes one member's result alone, where those of `COLLECTIVES` compute all
 _FROM_SHARDS: dict[str, Callable[..., Tensor]] = {
     "all_gather": _joined,
     "reduce_scatter": _scattered,

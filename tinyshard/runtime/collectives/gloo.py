@@ -18,9 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.core.collectives import reduced
-from tinyshard.core.types import ShapedType
+from tinyshard.core.types import ShapedType, as_bytes
 from tinyshard.runtime.collectives.base import Communicator, Group, PeerLostError, Perform, Request
-from tinyshard.runtime.wire import as_bytes
 
 # one device may compute for hours while other devices wait for it; the watchdog finds the waits that will not end
 TIMEOUT = timedelta(days=7)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import reduced
+from tinyshard.core.collectives import reduce_stack, reduced
 
 PIECE_NBYTES = 1 << 18
-# for operands up to this size, one call of `reduce_stack` takes less time than `combine`
+# for results up to this size, one call of `reduce_stack` takes less time than `combine`
 SMALL_NBYTES = 1 << 15
 
 _IN_ORDER: dict[str, Callable[..., object]] = {
@@ -33,6 +33,14 @@ _COMBINED_AS_THEY_ARE = {
     torch.float64, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
 }  # fmt: skip
 _COMPLEX = {torch.complex64, torch.complex128}
+
+
+def reduce_into(out: Tensor, parts: Sequence[Tensor], op: str) -> None:
+    """As `combine`, but small operands by one call."""
+    if out.nbytes > SMALL_NBYTES:
+        combine(parts, op, out)
+    else:
+        out.copy_(reduce_stack(parts, op))
 
 
 def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:

@@ -13,31 +13,19 @@ by one member; of a large one each member reduces a part. Nothing is copied that
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack
+from tinyshard.core.collectives import COLLECTIVES, local_slice
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Group
-from tinyshard.runtime.collectives.eager import result_from
-from tinyshard.runtime.collectives.reduction import SMALL_NBYTES, combine
+from tinyshard.runtime.collectives.eager import Empty, result_from
+from tinyshard.runtime.collectives.reduction import SMALL_NBYTES, reduce_into
 from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
-
-# lists, operands and parts of large ones start at multiples of it, so that vector instructions compute the same
-ALIGNED_NBYTES = 256
-
-
-def aligned(nbytes: int) -> int:
-    """A size rounded up, so that what comes next is aligned.
-
-    Example:
-        >>> aligned(1), aligned(256), aligned(257)
-        (256, 256, 512)
-    """
-    return -(-nbytes // ALIGNED_NBYTES) * ALIGNED_NBYTES
+from tinyshard.runtime.shm.control_block import ALIGNED_NBYTES, aligned
 
 
 def listed(arena: Arena, xs: Sequence[Tensor]) -> Block:
@@ -79,7 +67,7 @@ class Several:
         group: Group,
         metas: Sequence[ShapedType],
         params: dict[str, Any],
-        empty: Callable[[Sequence[int], torch.dtype], Tensor],
+        empty: Empty,
     ) -> None:
         self._arena = arena
         self._name = name
@@ -115,31 +103,17 @@ class Several:
         if self._name != "all_reduce":
             return [self._own(k, [offsets[k] for offsets in where]) for k in range(len(xs))]
         for k, low, high in self._pieces:
-            meta, size = self._metas[k], self._metas[k].dtype.itemsize
-            shape = (high - low) // size if _is_large(meta.nbytes) else 0
+            dtype = self._metas[k].dtype
             places = [*(offsets[k] + low for offsets in where), block.offset + self._starts[k] + low]
-            *parts, out = (view(place, (shape,) if shape else meta.shape, meta.dtype) for place in places)
-            if shape:
-                combine(parts, params["op"], out)
-            else:
-                out.copy_(reduce_stack(parts, params["op"]))
+            *parts, out = (view(place, ((high - low) // dtype.itemsize,), dtype) for place in places)
+            reduce_into(out, parts, params["op"])
         return []
 
     def _own(self, k: int, offsets: Sequence[int]) -> Tensor:
         """The result of one operand, of which each member has another."""
         meta = self._metas[k]
         shards = [self._arena.view(offset, meta.shape, meta.dtype) for offset in offsets]
-        if self._name == "collective_permute" or not _is_large(meta.nbytes):
-            return result_from(self._name, shards, self._group.place, self._params)
-        is_sum = self._name == "reduce_scatter"
-        dim = self._params["dim" if is_sum else "split"]
-        parts = [local_slice(shard, self._group.place, self._group.count, dim=dim) for shard in shards]
-        out = self._empty(self._results[k].shape, meta.dtype)
-        if is_sum:
-            combine(parts, self._params["op"], out)
-        else:
-            torch.cat(parts, self._params["join"], out=out)
-        return out
+        return result_from(self._name, shards, self._group.place, self._params, self._empty)
 
     def shared(self, block: Block) -> list[Tensor]:
         """The results that are the same on all members: small ones as copies, others as parts of the block."""
@@ -153,11 +127,6 @@ class Several:
             self._arena.hold(block._replace(offset=block.offset + start), meta.shape, meta.dtype) if x is None else x
             for x, meta, start in zip(found, self._results, self._starts, strict=True)
         ]
-
-
-def _is_large(nbytes: int) -> bool:
-    """Whether members share the work on an operand."""
-    return nbytes > SMALL_NBYTES
 
 
 def pieces(sizes: Sequence[int], place: int, count: int) -> tuple[tuple[int, int, int], ...]:
@@ -176,7 +145,7 @@ def pieces(sizes: Sequence[int], place: int, count: int) -> tuple[tuple[int, int
     total, found, before = sum(sizes), [], 0
     low, high = (total * k // count for k in (place, place + 1))
     for k, nbytes in enumerate(sizes):
-        if _is_large(nbytes):
+        if nbytes > SMALL_NBYTES:
             ends = [nbytes if at - before >= nbytes else max(0, at - before) for at in (low, high)]
             start, end = (at if at == nbytes else at // ALIGNED_NBYTES * ALIGNED_NBYTES for at in ends)
         else:

@@ -77,7 +77,7 @@ class SharedMemoryCommunicator(Communicator):
 
         Args:
             x: this device's shard; None if it has none.
-            meta, made: shape and dtype of the shard and of the result.
+            meta, result: shape and dtype of the shard and of the result.
             moves: (source position, target position, slices of the source, slices of the target).
         """
         here = group.place
@@ -155,7 +155,7 @@ class SharedMemoryCommunicator(Communicator):
         staged: Block | None = None
         where, block = _NO_OPERAND, _NOWHERE
         try:
-            if isinstance(operand, list | tuple) and len(operand) > 1:
+            if operand is not None and len(operand) > 1:
                 staged = listed(self._arena, operand)
                 where = staged.offset
             elif operand is not None:

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tinyshard.core.users_code import ipython_shell
+from tinyshard.core.users_line import Where, users_line_of
 from tinyshard.runtime.controller.connection import Calls
-from tinyshard.runtime.controller.lineage import Run, Where, users_line_of
+from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.failure import Failure
 
 # how long the devices that have answered stay frozen for one that has not

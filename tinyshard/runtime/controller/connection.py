@@ -20,9 +20,11 @@ from typing import Any
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.items import Request
 from tinyshard.runtime.controller.lineage import Run, settle
-from tinyshard.runtime.controller.watchdog import FORGET_S, Sight
 from tinyshard.runtime.forks import abandon_in_child
 
+# an older sight of a device belongs to another wait; a device that answers after such a silence was stopped and has
+# resumed
+FORGET_S = 2
 _PIECES_AT_ONCE = 64
 _OUTPUT_NBYTES = 1 << 16
 
@@ -32,6 +34,7 @@ class Stream:
 
     Attributes:
         nbytes: number of unwritten bytes.
+        reader: parses what is received.
         is_open: the other end has not closed it.
         is_watched: the I/O thread waits until the socket is writable.
     """
@@ -42,7 +45,7 @@ class Stream:
         self.nbytes = 0
         self.is_open = True
         self.is_watched = False
-        self._reader = wire.Reader(sock)
+        self.reader = wire.Reader(sock)
         self._out: collections.deque[memoryview] = collections.deque()
 
     def queue(self, pieces: list[memoryview]) -> None:
@@ -72,15 +75,34 @@ class Stream:
         self._out.clear()
         self.nbytes = 0
 
-    def read(self) -> list[wire.Message] | None:
-        """The messages received; None at the end."""
-        return self._reader.read()
-
     @property
     def broken(self) -> OSError | None:
         """The error by which a network has lost the connection; None where the other end has closed it."""
-        error = self._reader.error
+        error = self.reader.error
         return None if isinstance(error, ConnectionError) else error
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The controller's last information about a device.
+
+    Attributes:
+        device: its id.
+        moved_s: when it was last seen to make progress.
+        seen_s: when it last answered.
+        is_silent: it has not answered since it was last asked.
+        done: the last call that it has finished.
+        current: the collective that it is in, or None: (call, place in it, name, ids of its devices).
+        processor_s: processor time that it has used.
+    """
+
+    device: int
+    moved_s: float
+    seen_s: float
+    is_silent: bool = True
+    done: int = 0
+    current: wire.Current | None = None
+    processor_s: float = 0.0
 
 
 @dataclass(eq=False)

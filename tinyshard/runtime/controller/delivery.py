@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tinyshard.core.types import tensor_bytes
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.items import Call, Item, Put, Request, Unsent
@@ -165,7 +166,7 @@ class Deliveries:
         sends: Sends = []
         for device, (block, place) in item.blocks.items():
             head = ("put", item.run.number, item.value, tuple(block.shape), block.dtype, place)
-            sends.append(([device], wire.frame(head, wire.tensor_bytes(block) if place is None else None)))
+            sends.append(([device], wire.frame(head, tensor_bytes(block) if place is None else None)))
         return sends
 
     def _note(self, item: Item) -> None:

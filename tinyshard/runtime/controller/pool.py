@@ -17,10 +17,11 @@ from tinyshard.core.errors import RemoteError, RuntimeStateError
 from tinyshard.core.program import Program
 from tinyshard.core.spans import current_log, spanned
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_line import Where
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Call, Cancel, Free, Put
-from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, input_runs
+from tinyshard.runtime.controller.lineage import Buffer, Run, add_check, input_runs
 from tinyshard.runtime.controller.reading import Reading
 from tinyshard.runtime.controller.receiver import Receiver
 from tinyshard.runtime.controller.refs import Buffers
@@ -175,7 +176,7 @@ class ProcessPool(Reading):
         """Whether `wait` would return or raise at once. A device that is too busy to answer counts as not ready."""
         known = self._waiting.ancestry(buffer, device_ids)
         late = self._waiting.late(known)
-        if not late or any(link.lost for link in self._waiting.links(late)):
+        if not late or any(self._dispatcher.links[d].lost for d in late):
             return True
         if self._completions is not None:
             return self._waiting.glances(known, READY_WITHIN_S)

@@ -5,14 +5,12 @@ Several values are read in one round trip: all requests are sent before the firs
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from tinyshard.core.errors import RemoteError, RuntimeStateError
-from tinyshard.core.types import ShapedType
-from tinyshard.runtime import wire
+from tinyshard.core.errors import RuntimeStateError
+from tinyshard.core.types import ShapedType, tensor_of
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Request
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, ancestry
@@ -43,7 +41,7 @@ class Reading:
         for (buffer, device_ids), request in zip(wanted, requests, strict=False):
             self._raise_failures(buffer, device_ids)
             metas = self._answered(request, buffer)
-            found.append({d: wire.tensor_of(request.answers[d][1], m.shape, m.dtype) for d, m in metas.items()})
+            found.append({d: tensor_of(request.answers[d][1], m.shape, m.dtype) for d, m in metas.items()})
         return found
 
     def gather(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
@@ -95,11 +93,11 @@ class Reading:
         """Shape and dtype of the block that each device has sent; raises if one could not send it."""
         for device, (meta, payload) in fetched.answers.items():
             if isinstance(meta, Failure):
-                raise self._error({device: (meta, buffer.run.where)})
+                raise error_of({device: (meta, buffer.run.where)}, self._platform, self._buffers)
             if meta is None:
                 problem = f"{self._platform.upper()} {device} does not hold the value"
                 raise RuntimeStateError(problem, got=f"the value that was dispatched by {buffer.run.where}")
-            if is_received and payload is None and math.prod(meta.shape):  # the reader had no memory for it
+            if is_received and payload is None and meta.nbytes:  # the reader had no memory for it
                 raise no_room(f"{meta} of {self._platform.upper()} {device}")
         return {device: meta for device, (meta, _) in fetched.answers.items()}
 
@@ -128,7 +126,7 @@ class Reading:
         with dispatcher.calls.lock:
             known = ancestry(buffer.run, device_ids)
         if known.failures and any(failure.lost for failure, _ in known.failures.values()):
-            raise self._error(known.failures)
+            raise error_of(known.failures, self._platform, self._buffers)
         return known
 
     def _raise_failures(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
@@ -137,12 +135,8 @@ class Reading:
         if not run.settled or run.failures or run.checks:
             failures = self._waiting.ancestry(buffer, device_ids).failures
             if failures:
-                raise self._error(failures)
+                raise error_of(failures, self._platform, self._buffers)
         if self._dispatcher.calls.has_lost:
-            for link in self._waiting.links(device_ids):
-                if link.lost:
-                    raise lost_error(link.device, link.lost, self._platform)
-
-    def _error(self, failures: Mapping[int, tuple[Failure, object]]) -> RemoteError:
-        """One error for all devices that failed."""
-        return error_of(failures, self._platform, self._buffers)
+            for device in device_ids:
+                if lost := self._dispatcher.links[device].lost:
+                    raise lost_error(device, lost, self._platform)

@@ -187,7 +187,7 @@ class Receiver:
             self._read(link, link.control if key.fileobj is link.control.sock else link.channel)
 
     def _read(self, link: Link, stream: Stream) -> None:
-        messages = stream.read() if stream.is_open else []
+        messages = stream.reader.read() if stream.is_open else []
         if messages is None:
             self._end_stream(stream)
             if (stream is link.channel or stream.broken) and link not in self._ended and not link.lost:

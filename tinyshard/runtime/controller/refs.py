@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import gc
 import itertools
-import math
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ class Wanted:
     @property
     def nbytes(self) -> int:
         """Size of the whole."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return ShapedType(self.shape, self.dtype).nbytes
 
 
 def put_together(blocks: Mapping[int, torch.Tensor], wanted: Wanted) -> torch.Tensor:
@@ -143,7 +142,7 @@ def put_together(blocks: Mapping[int, torch.Tensor], wanted: Wanted) -> torch.Te
 
 def block_nbytes(buffer: Buffer) -> int:
     """Size of one device's block; 0 if it is known only after the run."""
-    return math.prod(buffer.block.shape) * buffer.block.dtype.itemsize if buffer.block is not None else 0
+    return buffer.block.nbytes if buffer.block is not None else 0
 
 
 def alive_text(buffers: Iterable[Buffer]) -> str:
@@ -165,8 +164,5 @@ def described(buffer: Buffer) -> str:
     holders = (x for x in gc.get_referrers(buffer) if isinstance(x, dict) and "_layout" in x)
     arrays = (x for holder in holders for x in gc.get_referrers(holder) if getattr(x, "_buffer", None) is buffer)
     x: Any = next(arrays, None)
-    return (
-        f"{buffer.block}"
-        if x is None
-        else f"{buffer.block}, a block of {x._meta} by {' '.join(repr(x.sharding).split())}"
-    )
+    part = "" if x is None else f", a block of {x._meta} by {' '.join(repr(x.sharding).split())}"
+    return f"{buffer.block}{part}"

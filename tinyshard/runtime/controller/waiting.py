@@ -14,11 +14,11 @@ from tinyshard.core.effects import Effects, Site
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import raise_interruption
-from tinyshard.runtime import wire
-from tinyshard.runtime.controller.connection import Link
+from tinyshard.core.types import tensor_of
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Cancel, Latch, Request
-from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry, users_line
+from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry
 from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.controller.watchdog import Patience, check_progress
 from tinyshard.runtime.shm import allocator
@@ -75,10 +75,6 @@ class Waiting:
             dispatcher.check_open()
         return dispatcher
 
-    def links(self, device_ids: Iterable[int]) -> list[Link]:
-        """The links to these devices."""
-        return [self._dispatcher.links[d] for d in device_ids]
-
     def ancestry(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """The dependencies of a value's blocks on these devices."""
         with self.open_dispatcher().calls.lock:
@@ -101,7 +97,7 @@ class Waiting:
             if self.glances(known, GLANCE_FOR_S):
                 return
             with progress.doing(_WAITING):
-                while not any(link.lost for link in self.links(self.late(known))):
+                while not any(self._dispatcher.links[d].lost for d in self.late(known)):
                     self._dispatcher.check_open()
                     self._check(self.late(known), patience)
                     meanwhile()
@@ -123,7 +119,7 @@ class Waiting:
             for _ in range(len(sent)):
                 device, call, site, values = item = sent.popleft()
                 if call == run.number:
-                    effects.take(device, site, [wire.tensor_of(bytearray(x), *meta) for *meta, x in values])
+                    effects.take(device, site, [tensor_of(bytearray(x), *meta) for *meta, x in values])
                 elif call > run.number:  # another thread's
                     sent.append(item)
             effects.perform(is_over=is_over)

@@ -9,40 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from tinyshard.core import config
 from tinyshard.core.errors import CollectiveTimeoutError
+from tinyshard.runtime.controller.connection import FORGET_S, Link, Sight
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.wire import Current
 
 # a device that computes gets a larger share of a processor, even where many devices compete
 BUSY_SHARE = 0.01
-# older information belongs to another wait; a device that answers after such a silence was stopped and has resumed
-FORGET_S = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """The controller's last information about a device.
-
-    Attributes:
-        device: its id.
-        moved_s: when it was last seen to make progress.
-        seen_s: when it last answered.
-        is_silent: it has not answered since it was last asked.
-        done: the last call that it has finished.
-        current: the collective that it is in, or None: (call, place in it, name, ids of its devices).
-        processor_s: processor time that it has used.
-    """
-
-    device: int
-    moved_s: float
-    seen_s: float
-    is_silent: bool = True
-    done: int = 0
-    current: Current | None = None
-    processor_s: float = 0.0
 
 
 @dataclass
@@ -114,17 +89,8 @@ STOPPED = "its process is stopped, or the system does not let it run"
 ANSWERS_WITHIN_S = 10
 
 
-class Watched(Protocol):
-    """The attributes of `connection.Link` that the watchdog reads."""
-
-    device: int
-    done: int
-    lost: str
-    sight: Sight | None
-
-
 def check_progress(
-    links: Sequence[Watched],
+    links: Sequence[Link],
     calls: Iterable[Run],
     waited_for: Sequence[int],
     since_s: float,

@@ -91,8 +91,7 @@ class Arena:
         self.bytes = self._mapping.bytes
         self.address = self.bytes.ctypes.data
         self.control = control_block.ControlBlock(self.bytes[:first], count)
-        self._views = Views(self.bytes)
-        self.view = self._views.tensor
+        self.view = Views(self.bytes).tensor
         starts = [first + m * region_nbytes for m in range(count + 1)]
         self._holders = Holders(self.bytes, self.control, starts, member)
         self.release = self._holders.drop
@@ -198,16 +197,14 @@ class Arena:
 
     def hold(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of a block whose byte for this member is set. Without its last view, the block may be released."""
-        array = self._views.array(block.offset, math.prod(shape), dtype)
+        array = self.bytes[block.offset : block.offset + math.prod(shape) * dtype.itemsize]
         watch = _Watch(array, self.freed.append if array.nbytes < self._at_once_nbytes else self._forget)
         watch.block = block
         self._watches[id(watch)] = watch
         key = block.key
         self._uses[key] = self._uses.get(key, 0) + 1
         self._places.setdefault(block.offset, []).append(key)
-        tensor = torch.from_numpy(array)
-        if tensor.dtype != dtype:
-            tensor = tensor.view(dtype)
+        tensor = torch.frombuffer(array, dtype=dtype)
         if len(shape) != 1:
             tensor = tensor.view(tuple(shape))
         if not self._is_controller:  # there the user may do anything with it

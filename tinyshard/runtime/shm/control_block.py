@@ -15,6 +15,9 @@ from tinyshard.runtime.shm.waking import HAS_FUTEX, FutexWaking, Waking
 EAGER_NBYTES = 1 << 19
 # slots are smaller where all of them would be more than this
 ALL_EAGER_NBYTES, LEAST_EAGER_NBYTES = 1 << 25, 1 << 15
+# in slots and blocks, operands, parts of large ones and lists start at multiples of it, so that vector instructions
+# compute the same
+ALIGNED_NBYTES = 256
 # of each device; an exchange's number determines its slot
 EAGER_SLOTS = 4
 # the log of calls
@@ -44,9 +47,19 @@ EXCHANGE = np.dtype(
 )
 
 
+def aligned(nbytes: int) -> int:
+    """A size rounded up, so that what comes next is aligned.
+
+    Example:
+        >>> aligned(1), aligned(256), aligned(257)
+        (256, 256, 512)
+    """
+    return -(-nbytes // ALIGNED_NBYTES) * ALIGNED_NBYTES
+
+
 def eager_nbytes(count: int) -> int:
-    """The size of a slot where there are `count` devices: whole cache lines."""
-    share = ALL_EAGER_NBYTES // (count * EAGER_SLOTS * 2) // 64 * 64
+    """The size of a slot where there are `count` devices."""
+    share = ALL_EAGER_NBYTES // (count * EAGER_SLOTS * 2) // ALIGNED_NBYTES * ALIGNED_NBYTES
     return min(EAGER_NBYTES, max(LEAST_EAGER_NBYTES, share))
 
 

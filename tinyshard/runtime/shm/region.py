@@ -114,7 +114,7 @@ class Region:
 
     def _available_nbytes(self) -> float:
         """The free memory of the machine and of the folder in which the file is."""
-        found = system.available_nbytes(), self._mapping.room_nbytes()
+        found = system.available_nbytes(), system.room_nbytes(self._mapping.fd)
         return min((nbytes for nbytes in found if nbytes is not None), default=float("inf"))
 
     def _grow(self, size: int) -> int:

@@ -126,10 +126,6 @@ class Mapping:
         """Return whole pages of the file to the system, which are zeros afterwards; False if it cannot: they stay."""
         return system.has_advised(self._pages, system.MADV_REMOVE, offset, nbytes)
 
-    def room_nbytes(self) -> int | None:
-        """The free space where the file is; None if only the machine's memory limits it."""
-        return system.room_nbytes(self.fd)
-
     def leave(self) -> None:
         """Unmap the file: the private parts stay, everything else is zeros from now on.
 

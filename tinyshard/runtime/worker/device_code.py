@@ -27,9 +27,9 @@ from typing import Any
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import Eqn, Program, Value
+from tinyshard.core.program import Eqn, Program, Value, find_op, has_op
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.worker.executor import find_op, has_op, last_uses
+from tinyshard.runtime.worker.executor import last_uses
 from tinyshard.runtime.worker.kernels import KERNELS, with_tensors_for_numbers
 
 # a cancelled call ends at the next check: there is one before so many bytes of operands and results, or so many steps

@@ -11,17 +11,15 @@ import torch
 
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.effects import EFFECT
-from tinyshard.core.program import Eqn, Program, Value, values_in
+from tinyshard.core.program import Eqn, Program, Value, find_op, is_view, values_in
+from tinyshard.core.stored_blocks import read_block, write_file
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
-from tinyshard.runtime.worker.files import BLOCK_STEPS
 from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
 
-# a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
-VIEWS = {"local_slice", "held", "aten._unsafe_view.default"}
 MOST_SHOWN = 8  # arguments of a step, in an error
 Send = Callable[[int, list[torch.Tensor]], None]  # (number of an effect, its operands)
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
@@ -156,7 +154,7 @@ def _by_kind(
         return {"flow": flow, "bodies": bodies, "makes_nbytes": _nbytes(FLOWS[step.op].stacked(step, types))}
     if step.op in BLOCK_STEPS:
         does = BLOCK_STEPS[step.op]
-        return {"call": lambda values: (does(*_filled(step.args, values), place),)}
+        return {"call": lambda values: (does(*_filled(step.args, values)).to(place),)}
     if step.op == EFFECT:
         return {"call": functools.partial(_send, send, *step.args)}
     try:
@@ -169,15 +167,22 @@ def _by_kind(
     return {"call": call, "function": function}
 
 
+def _held(blocks: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """The one of several values that has a block on this device."""
+    return next(block for block in blocks if block is not None)
+
+
+# a device's steps with its own blocks, of the programs that `arrays.files` and `arrays.from_parts` make: no function is
+# traced to them
+BLOCK_STEPS: dict[str, Callable[..., torch.Tensor]] = {
+    "write_file": write_file,
+    "read_block": read_block,
+    "held": _held,
+}
+
+
 def _nbytes(metas: Sequence[ShapedType | None]) -> int:
     return sum(0 if meta is None else meta.nbytes for meta in metas)
-
-
-def is_view(step: Eqn) -> bool:
-    """Whether the result of a step shares the memory of its first operand."""
-    if step.op in VIEWS:
-        return True
-    return step.is_torch_op and has_op(step.op) and bool(find_op(step.op).is_view)
 
 
 def _send(send: Send | None, operands: Sequence[Value], site: int, values: list[Any]) -> Sequence[Any]:
@@ -188,21 +193,6 @@ def _send(send: Send | None, operands: Sequence[Value], site: int, values: list[
 
 def _raise(error: Exception, *args: Any, **kwargs: Any) -> NoReturn:
     raise error.with_traceback(None)
-
-
-def find_op(name: str) -> Any:
-    """The op that "aten.add.Tensor" names."""
-    namespace, packet, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-
-
-def has_op(name: str) -> bool:
-    """Whether this process has the op."""
-    try:
-        find_op(name)
-    except AttributeError:
-        return False
-    return True
 
 
 def _caller(

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.types import ShapedType
+from tinyshard.core.program import has_op
+from tinyshard.core.types import ShapedType, tensor_bytes
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.failure import GPU_FAILED, Failure, failure_of, flush, leave
@@ -25,7 +26,7 @@ from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
-from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
+from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
 from tinyshard.runtime.worker.recording import CALL, NO_EXCHANGE, Recording
 from tinyshard.runtime.worker.steps import Steps
@@ -226,7 +227,7 @@ class Worker:
 
     def _send(self, site: int, blocks: list[torch.Tensor]) -> None:
         """Send the values of an effect of the present call to the controller, which waits for them."""
-        values = [(tuple(x.shape), x.dtype, bytes(wire.tensor_bytes(x.cpu()))) for x in blocks]
+        values = [(tuple(x.shape), x.dtype, bytes(tensor_bytes(x.cpu()))) for x in blocks]
         wire.send(self.sock, ("effect", self.call_control.started, site, values))
 
     def _fail(self, number: int, failure: Failure) -> Failure:

@@ -10,14 +10,12 @@ first value to the last:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from tinyshard.core.types import ShapedType
-from tinyshard.runtime import wire
+from tinyshard.core.types import ShapedType, tensor_bytes, tensor_of
 from tinyshard.runtime.failure import failure_of, mebibytes, short
 from tinyshard.runtime.shm.allocator import Arena, Block
 
@@ -127,12 +125,12 @@ class Values:
         if block is not None:
             assert self._arena is not None
             tensor = self._arena.hold(block, shape, dtype)
-        nbytes = math.prod(shape) * dtype.itemsize
+        nbytes = ShapedType(shape, dtype).nbytes
         if self._memory is not None:
             self._memory.check(nbytes)
         if block is None and payload is None and nbytes:  # the reader had no memory for it
             raise MemoryError(f"no room for {nbytes} bytes")
-        self.keep(number, wire.tensor_of(payload, shape, dtype).to(self._place) if tensor is None else tensor)
+        self.keep(number, tensor_of(payload, shape, dtype).to(self._place) if tensor is None else tensor)
 
     def fetch(self, number: int, wanted: Any) -> tuple[Any, memoryview | None]:
         """The answer to the controller, and a tensor's bytes; none if they are copied into a block that it has lent."""
@@ -142,7 +140,7 @@ class Values:
         try:
             if isinstance(tensor, torch.Tensor):
                 if wanted is None:
-                    payload = wire.tensor_bytes(tensor.cpu())
+                    payload = tensor_bytes(tensor.cpu())
                 else:
                     assert self._arena is not None
                     block, shape, places = wanted

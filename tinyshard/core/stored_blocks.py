@@ -1,7 +1,6 @@
-"""Steps in which a device handles its own blocks: it writes them to a file, reads one from files, or selects the value
-that it holds.
+"""Blocks of tensors in files: whoever holds blocks writes a file of them, and whoever needs a block reads its parts.
 
-They are steps of the small programs that `arrays.files` and `arrays.from_parts` make; no function is traced to them.
+The files are safetensors. Each piece of a block has a checksum.
 """
 
 from __future__ import annotations
@@ -9,15 +8,14 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from tinyshard.core.errors import FileError
 from tinyshard.core.safetensors import Head, Stored
-from tinyshard.runtime import wire
+from tinyshard.core.types import tensor_bytes
 
 # each piece of this size of a block has a checksum, so that a device which reads a part of the block can check that
 # part; another size is another format of the manifest
@@ -51,14 +49,13 @@ def count_pieces(stored: Stored) -> int:
     return -(-(stored.stop - stored.start) // PIECE_NBYTES)
 
 
-def write_file(path: str, head: Head, blocks: Sequence[torch.Tensor], place: torch.device | None) -> torch.Tensor:
+def write_file(path: str, head: Head, blocks: Sequence[torch.Tensor]) -> torch.Tensor:
     """Write a file of blocks, and flush it to disk.
 
     Args:
         path: a new file.
         head: its head.
-        blocks: in the order of the head.
-        place: unused; blocks on a GPU are copied to the host, one at a time.
+        blocks: in the order of the head; those on a GPU are copied to the host, one at a time.
 
     Returns:
         The checksums of all pieces of all blocks: int64[pieces].
@@ -71,7 +68,7 @@ def write_file(path: str, head: Head, blocks: Sequence[torch.Tensor], place: tor
         with open(path, "xb") as file:
             file.write(head.data)
             for block in blocks:
-                data = wire.tensor_bytes(block.cpu())
+                data = tensor_bytes(block.cpu())
                 for start in range(0, data.nbytes, PIECE_NBYTES):
                     piece = data[start : start + PIECE_NBYTES]
                     checksums.append(zlib.crc32(piece))
@@ -87,16 +84,13 @@ def write_file(path: str, head: Head, blocks: Sequence[torch.Tensor], place: tor
     return torch.tensor(checksums, dtype=torch.int64)
 
 
-def read_block(
-    name: str, parts: Sequence[Part], shape: Sequence[int], dtype: torch.dtype, place: torch.device | None
-) -> torch.Tensor:
-    """A device's block, from the files that hold parts of it. It reads the pieces that contain these parts.
+def read_block(name: str, parts: Sequence[Part], shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A block, from the files that hold parts of it. It reads the pieces that contain these parts.
 
     Args:
         name: the tensor's, for errors.
         parts: they make up the block.
         shape, dtype: the block's.
-        place: the GPU to which it is copied; None for the CPU.
 
     Raises:
         FileError: a file is missing, cut or damaged.
@@ -107,7 +101,7 @@ def read_block(
         if dtype.is_complex and not stored.dtype.is_complex:
             stored = torch.view_as_complex(stored)
         out[part.place].copy_(stored[part.cut])
-    return out.to(place)
+    return out
 
 
 def _mapped(name: str, part: Part) -> torch.Tensor:
@@ -174,12 +168,3 @@ def _spans(cut: Sequence[slice], shape: Sequence[int], itemsize: int) -> Iterato
         return
     for row in range(first, last):
         yield from ((row * row_nbytes + start, row * row_nbytes + stop) for start, stop in inner)
-
-
-def held(blocks: Sequence[torch.Tensor | None], place: torch.device | None) -> torch.Tensor:
-    """The one of several values that has a block on this device."""
-    return next(block for block in blocks if block is not None)
-
-
-# name of a step -> the function, called with its arguments and the device's GPU
-BLOCK_STEPS: dict[str, Callable[..., Any]] = {"write_file": write_file, "read_block": read_block, "held": held}
