@@ -92,7 +92,11 @@ HINTS = {
         "every pair of GPUs has a path.",
         values="On every device your own row comes first. All devices must have the same order: which row arrived "
         "after k moves?",
-        over={"nbytes": "A row that has come in is passed on once, alone, and not with all that came before it."},
+        over={
+            "nbytes": "A row that has come in is passed on once, alone, and not with all that came before it.",
+            "peak_nbytes": "Writing a row into a table makes another table, and both are held. Keep rows in a list, "
+            "and stack them once.",
+        },
     ),
     "18.2": Hints(
         (

@@ -54,6 +54,17 @@ def gathered_by_passing_on_all(x):
     return rows
 
 
+def gathered_into_a_table(x):
+    """Right, but each row that is written makes another table."""
+    me, newest = ts.lax.axis_index("d"), x
+    rows = torch.zeros(8, 1024)
+    rows[me] = x
+    for k in range(1, 8):
+        newest = ts.lax.ppermute(newest, "d", RING)
+        rows[(me - k) % 8] = newest
+    return rows
+
+
 # ---- 18.2: reduce-scatter -----------------------------------------------------------------------------------------
 
 
@@ -641,6 +652,7 @@ ANSWERS = {
             Wrong(gathered_by_the_library, "made of single messages"),
             Wrong(gathered_in_order_of_arrival, "All devices must have the same order"),
             Wrong(gathered_by_passing_on_all, "passed on once, alone"),
+            Wrong(gathered_into_a_table, "stack them once"),
         ),
     ),
     "18.2": Answers(
