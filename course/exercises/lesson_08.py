@@ -114,6 +114,8 @@ def judge_crossing(answer: Any) -> Verdict:
         (16_000_000, "You let the ring send two whole rows. With 8 devices it is 2 · 7/8."),
         (4_923_077, "You counted one half of the ring's bytes: reduce-scatter *and* all-gather send 7/8 each."),
         (1_333_333, "You counted one half of the ring's steps: it has 7 and 7."),
+        (32_000_000, "You added up what *one* wire carries. Each step waits for its own busiest wire."),
+        (2_461_538, "You added up both directions of a wire. It carries 100 GB/s in each."),
         (6_400_000, "You sent all of a message to the device opposite one way around. Half goes the other way."),
         (3_384_615, "That is the ring against doubling alone, which has 3 steps, and 5 rows on the busiest wire."),
         (8_800_000, "That is doubling alone, with wires between any two devices. Here neighbours have wires."),

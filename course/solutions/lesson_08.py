@@ -161,6 +161,8 @@ ANSWERS = {
             Wrong(16_000_000, "With 8 devices it is 2 · 7/8"),
             Wrong(4_923_077, "one half of the ring's bytes"),
             Wrong(1_333_333, "one half of the ring's steps"),
+            Wrong(32_000_000, "its own busiest wire"),
+            Wrong(2_461_538, "both directions of a wire"),
             Wrong(6_400_000, "Half goes the other way"),
             Wrong(8_800_000, "That is doubling alone"),
             Wrong(1_000_000, "How many more steps"),
