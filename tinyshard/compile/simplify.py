@@ -79,7 +79,7 @@ class _Simplifying:
             if step.bodies:
                 step = replace(step, bodies=tuple(map(simplified, step.bodies)))
             if any(n in self._instead for n in step.operands):
-                step = _of_others(step, self._now)
+                step = _of_others(step, self._now, step.results)
             if step.op == "scan" and step.kwargs["length"] > 1:
                 step = self._without_constants(step)
             self._write(step, line, reasons.get(k))
@@ -179,7 +179,7 @@ class _Simplifying:
             if step.operands and all(n in known for n in step.operands) and self._may_leave(step, body.metas):
                 results = tuple(self._new(body.metas[n], body.cuts[n] if body.cuts else None) for n in step.results)
                 moved.update(zip(step.results, results, strict=True))
-                self._write(replace(_of_others(step, known.__getitem__), results=results), line)
+                self._write(_of_others(step, known.__getitem__, results), line)
             else:
                 kept.add(step, line, reasons.get(k))
         used = _uses(kept.steps, body.outputs)
@@ -260,14 +260,13 @@ def _with_numbers(step: Eqn, numbers: Mapping[int, int]) -> Eqn:
     results = tuple([numbers.get(n, -1) for n in step.results])
     if results == step.results and all(numbers[n] == n for n in step.operands):
         return step
-    args, kwargs = (_renumbered(tree, numbers.__getitem__) for tree in (step.args, step.kwargs))
-    return Eqn(step.op, args, kwargs, results, step.bodies)
+    return _of_others(step, numbers.__getitem__, results)
 
 
-def _of_others(step: Eqn, number: Callable[[int], int]) -> Eqn:
-    """The step that takes other values: from the number of each operand to that of the one in its place."""
+def _of_others(step: Eqn, number: Callable[[int], int], results: tuple[int, ...]) -> Eqn:
+    """The step with other values: from the number of each operand to that of the one in its place; and results."""
     args, kwargs = (_renumbered(tree, number) for tree in (step.args, step.kwargs))
-    return replace(step, args=args, kwargs=kwargs)
+    return Eqn(step.op, args, kwargs, results, step.bodies)
 
 
 def _renumbered(tree: Any, number: Callable[[int], int]) -> Any:

@@ -242,8 +242,7 @@ class Partitioner(Interpreter):
 
     def settled_layout(self, x: Any) -> Any:
         """The value of a node; an input is in the layout that an earlier op has placed it in."""
-        dims = self.builder.wanted.get(x.number) if isinstance(x, ShardedVar) else None
-        return x if dims is None else replace(x, dims=dims)
+        return partitioner.settled(self.builder, x) if isinstance(x, ShardedVar) else x
 
     def value(self, x: Any) -> Any:
         """The value of a node as an operand: on the program's axes."""

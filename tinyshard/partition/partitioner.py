@@ -27,7 +27,7 @@ from tinyshard.partition.rules.call import is_tensor
 from tinyshard.partition.shape_inference import UnknownShape, check_takes
 from tinyshard.partition.strides import needs_contiguous
 
-__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "place", "plan"]
+__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "place", "plan", "settled"]
 
 aten = torch.ops.aten
 
@@ -181,8 +181,13 @@ def _settled(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar
     if have.number in builder.free and have.number not in builder.wanted:
         builder.wanted[have.number] = want.dims
         builder.metas[have.number] = want.local(builder.axes)
-    dims = builder.wanted.get(have.number)
-    return have if dims is None else replace(have, dims=dims)
+    return settled(builder, have)
+
+
+def settled(builder: Builder, x: ShardedVar) -> ShardedVar:
+    """The value; an input is in the layout that an earlier op has placed it in."""
+    dims = builder.wanted.get(x.number)
+    return x if dims is None else replace(x, dims=dims)
 
 
 def bring(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any) -> Value:
