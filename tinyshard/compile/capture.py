@@ -121,8 +121,6 @@ class Recorder:
 
     def note_wrapped(self, tree: Any) -> None:
         """As `note_made`, for the wrappers that a transformation inside the trace puts around its stand-ins."""
-        if torch._C._functorch.maybe_current_level() is None:
-            return
         with torch._C.DisableTorchFunction():
             for x in tree_leaves(tree):
                 if type(x) is torch.Tensor and _is_wrapped(x) and not _is_wrapped_outside(x):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._C._functorch import is_batchedtensor
+from torch._C._functorch import is_batchedtensor, maybe_current_level
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
@@ -28,7 +28,7 @@ from tinyshard.arrays.varying_types import VaryingTypes, described, varying_type
 from tinyshard.compile import python_numbers
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.traced_views import TracedViews
-from tinyshard.core.current_trace import current_recorder, is_tracing
+from tinyshard.core.current_trace import is_tracing, this_thread
 from tinyshard.core.errors import ImmutableError, ShardingError
 from tinyshard.core.jax_hints import OF_ARRAYS, no_attribute
 
@@ -70,7 +70,7 @@ class Intercept(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._captures:
             args, kwargs = capture_outer((args, kwargs or {}))
-        recorder = current_recorder()
+        recorder = this_thread.recorder
         if recorder is not None and isinstance(recorder.types, VaryingTypes):
             args, kwargs = recorder.types.alike(func, args, kwargs or {})
         meaning = self._meanings.get(func, func)
@@ -82,7 +82,7 @@ class Intercept(TorchFunctionMode):
             if func in IN_PLACE:  # the operator hides it: it is raised at the end
                 self._refusal = error
             raise
-        if recorder is not None:
+        if recorder is not None and maybe_current_level() is not None:
             recorder.note_wrapped((args, result))
         return result
 

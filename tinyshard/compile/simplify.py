@@ -15,6 +15,7 @@ Results of the program stay as they are: each of them has memory of its own.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,9 @@ class _Simplifying:
             if step.op == "scan" and step.kwargs["length"] > 1:
                 step = self._without_constants(step)
             self._write(step, line, reasons.get(k))
-        return numbered_anew(replace(program, metas=tuple(self._metas), cuts=tuple(self._cuts)), self._written)
+        if len(self._metas) > len(program.metas):
+            program = replace(program, metas=tuple(self._metas), cuts=tuple(self._cuts))
+        return numbered_anew(program, self._written)
 
     def _now(self, number: int) -> int:
         return self._instead.get(number, number)
@@ -227,7 +230,8 @@ def numbered_anew(program: Program, written: Written, inputs: Sequence[int] | No
     Args:
         inputs: the values that are its inputs; None for those that it had.
     """
-    inputs = range(program.num_inputs) if inputs is None else inputs
+    before = range(program.num_inputs)
+    inputs = before if inputs is None else inputs
     used = set(program.outputs)
     kept: list[int] = []
     for k in reversed(range(len(written.steps))):
@@ -237,6 +241,12 @@ def numbered_anew(program: Program, written: Written, inputs: Sequence[int] | No
         kept.append(k)
         used.update(step.operands)
     kept.reverse()
+    if (
+        len(kept) == len(program.steps)
+        and [*inputs] == [*before]
+        and all(map(operator.is_, written.steps, program.steps))
+    ):
+        return program
     numbers = {number: i for i, number in enumerate(inputs)}
     for k in kept:
         for number in written.steps[k].results:

@@ -68,9 +68,10 @@ class TracedViews:
             if func is torch.Tensor.__setitem__ and self._is_written(*args):
                 return None
         result = instead(*args, **kwargs)
-        if self._views and _writes_each(func):  # torch does not count these writes
-            torch.autograd.graph.increment_version(args[0] if args else kwargs["self"])
-        self._write_back()
+        if self._views:
+            if _writes_each(func):  # torch does not count these writes
+                torch.autograd.graph.increment_version(args[0] if args else kwargs["self"])
+            self._write_back()
         is_new = func in _READERS and result is not (args[0] if args else kwargs.get("input"))
         if is_new and (is_tracing() or traced_index.has_of_examples(args, kwargs)):  # else it is torch's own view
             self._note(func, result, *args, **kwargs)

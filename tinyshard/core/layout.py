@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 Axes = tuple[int, ...]
@@ -126,6 +127,7 @@ def replicated(devices: Sequence[int], ndim: int, platform: str = "cpu") -> Layo
     return Layout(tuple(devices), (len(devices),), ((),) * ndim, platform)
 
 
+@lru_cache(maxsize=1024)
 def coarsest(layout: Layout) -> Layout:
     """The same placement with as few axes as possible; equal placements over one device order give equal values.
 
@@ -172,6 +174,8 @@ def refine(layouts: Sequence[Layout]) -> list[Layout] | None:
         >>> [x.axes for x in refine([a, b])], [x.dims for x in refine([a, b])]
         ([(2, 2, 2), (2, 2, 2)], [((0, 1),), ((0,),)])
     """
+    if len({x.axes for x in layouts}) == 1 and 1 not in layouts[0].axes:
+        return list(layouts)
     edges = sorted({edge for x in layouts for edge in _edges(x.axes)})
     sizes = []
     for low, high in pairwise([1, *edges]):

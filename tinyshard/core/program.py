@@ -156,16 +156,19 @@ class Program:
         return ", ".join(f"{Value(n)}: {self.metas[n] or '?'}" for n in step.results if n >= 0)
 
 
-def values_in(tree: Any) -> Iterator[Value]:
+def values_in(tree: Any) -> list[Value]:
     """Every Value in a step's arguments, in order."""
-    if isinstance(tree, Value):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for item in tree:
-            yield from values_in(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from values_in(item)
+    found: list[Value] = []
+    rest = [tree]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, Value):
+            found.append(item)
+        elif isinstance(item, list | tuple):
+            rest += reversed(item)
+        elif isinstance(item, dict):
+            rest += reversed(item.values())
+    return found
 
 
 def find_op(name: str) -> Any:
