@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
+import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
 import tinyshard as ts
+from course import torchrun
 from course.bridge import alone, launch
 from course.bridge.ours import LAYOUTS, Trained, train
 from course.bridge.setting import DEPTH, RATE, STEPS, examples, new_model
@@ -117,7 +121,17 @@ def test_a_script_that_fails_says_why_and_one_that_does_not_train_too():
 def test_a_program_that_does_not_end_in_time_is_stopped_with_all_its_processes():
     with pytest.raises(TimeoutError, match=r"ddp had not ended after 3 s, and was stopped"):
         launch.run("ddp", timeout_s=3)
-    assert not [p for p in psutil.process_iter(["cmdline"]) if "course.bridge.ddp" in (p.info["cmdline"] or ())]
+    program = str(Path(launch.__file__).with_name("ddp.py"))
+    assert not [p for p in psutil.process_iter(["cmdline"]) if program in (p.info["cmdline"] or ())]
+
+
+@pytest.mark.whole
+def test_the_command_of_a_program_starts_it_in_processes_that_import_torch_themselves():
+    command = run("ddp").command.split()
+    with torchrun.start(["--standalone", *command[1:]], subprocess.PIPE, None, {"OMP_NUM_THREADS": "1"}) as started:
+        printed, _ = started.communicate(timeout=120)
+    assert not started.returncode
+    assert [json.loads(line)["loss"] for line in printed.splitlines()] == run("ddp").losses
 
 
 def test_a_program_that_is_not_there_is_refused_with_those_that_are():
