@@ -103,6 +103,7 @@ def run_text(script: str, processes: int = 2, timeout_s: float = 120) -> Result:
 def _run(name: str, processes: int, path: Path, typed: str, timeout_s: float) -> Result:
     many = f"--nproc-per-node {processes}"
     quiet = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    quiet["CUDA_VISIBLE_DEVICES"] = ""  # the programs use CPUs; a process that finds a GPU must not be forked
     words = [*_ON_A_LAPTOP, *many.split(), str(path)]
     with torchrun.start(words, subprocess.PIPE, subprocess.PIPE, quiet) as started:
         try:
