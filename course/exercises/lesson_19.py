@@ -224,7 +224,7 @@ EXERCISES = (
         (
             "How many all_gathers does each process call? Read both lines below the code.",
             "`full_tensor` is a collective: what depends on the rank is not whether it is called.",
-            "What depends on the rank is whether the result is kept. The next gather then takes its name.",
+            "What depends on the rank is how long the result is kept: for the file, or only until the next gather.",
         ),
         stub=_only_process_0,
         why="All processes call the same collectives in the same order; what a process keeps may depend on its rank. "
