@@ -11,7 +11,7 @@
     in_jax           the same in JAX, to read
     traffic          what a program of torch.distributed sends, counted while it runs
     launch           start one of the programs by torchrun, from a cell, and read its results
-    alone            one process of a program, without the others: which collectives it calls
+    alone            one process of a program, without the others: which collectives it calls, how much it holds
 
 Each program runs on a cluster as it is: `torchrun --nproc-per-node 8 -m course.bridge.fsdp`. This package imports
 nothing, so that a program that torchrun starts does not load tinyshard.

@@ -1,25 +1,29 @@
 """One process of a program, run alone in this one: which collectives it calls, without the other processes.
 
 Its process group is torch's "fake" one: each collective returns at once, with whatever is in its result. So the numbers
-are wrong; which collectives are called, and on how many bytes, does not depend on them.
+are wrong, except the process's own; which collectives are called, and on how many bytes, does not depend on them.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from course.bridge import loop
+from course.bridge import launch, loop
 from course.bridge.setting import examples
 from course.bridge.traffic import Traffic
 from course.transformer import cross_entropy
 
-__all__ = ["Alone", "run"]
+__all__ = ["Alone", "Saved", "run", "save"]
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,7 @@ def run(script: str, processes: int = 2) -> Alone:
 
     Communication: none.
     """
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     kept: list[Alone] = []
-    starts = dist.init_process_group
-
-    def start(*args: Any, **kwargs: Any) -> None:
-        starts("fake", store=FakeStore(), rank=0, world_size=processes)
 
     def train(model: torch.nn.Module, place: int = 0, parts: int = 1, *args: Any, **kwargs: Any) -> None:
         with Traffic() as traffic:
@@ -71,6 +69,90 @@ def run(script: str, processes: int = 2) -> Alone:
                 tokens, targets = (each.chunk(parts)[place] for each in examples(0))
                 cross_entropy(model(tokens), targets).backward()
         kept.append(Alone(model, place, parts, traffic.sent))
+
+    _run(script, 0, processes, train)
+    if not kept:
+        raise ValueError("the script does not call train(model, rank, processes)")
+    return kept[0]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What one process did while a checkpoint was made.
+
+    Attributes:
+        rank: its number.
+        returned: what it returned.
+        sent: for each kind of collective how many it called, and the bytes sent.
+        held_nbytes: the most that it held at a time, beside its own part of the model.
+    """
+
+    rank: int
+    returned: Any
+    sent: dict[str, tuple[int, int]]
+    held_nbytes: int
+
+    def __str__(self) -> str:
+        """One line."""
+        gathers, _ = self.sent.get("all_gather", (0, 0))
+        returned = f"{len(self.returned)} tensors" if isinstance(self.returned, Mapping) else repr(self.returned)
+        held = f"at most {self.held_nbytes:,} bytes held"
+        return f"process {self.rank}: {gathers} all_gathers, {returned} returned, {held}"
+
+
+def save(checkpoint: Callable[[torch.nn.Module, int], Any], rank: int, processes: int = 2) -> Saved:
+    """Run one process of the program with FSDP2, which makes a checkpoint where it would train.
+
+    Args:
+        checkpoint: called with the sharded model and the rank.
+        rank: of the process.
+        processes: how many there would be.
+
+    Communication: none.
+    """
+    kept: list[Saved] = []
+
+    def train(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        own: list[Any] = list(model.parameters())
+        with _Held([p.to_local() for p in own]) as held, Traffic() as traffic:
+            returned = checkpoint(model, rank)
+        kept.append(Saved(rank, returned, traffic.sent, held.most_nbytes))
+
+    _run(launch.code("fsdp"), rank, processes, train)
+    return kept[0]
+
+
+class _Held(TorchDispatchMode):
+    """The most bytes that results of operators take at a time, in a `with` block; `own` does not count."""
+
+    def __init__(self, own: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.most_nbytes = 0
+        self._own = {x.untyped_storage()._cdata for x in own}
+        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **kwargs or {})
+        for x in tree_leaves(out):
+            if type(x) is torch.Tensor:  # the others, as a DTensor, have no memory of their own
+                storage = x.untyped_storage()
+                if storage._cdata not in self._own:
+                    self._held[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._held = {key: value for key, value in self._held.items() if not value[0].expired()}
+        self.most_nbytes = max(self.most_nbytes, sum(nbytes for _, nbytes in self._held.values()))
+        return out
+
+
+def _run(script: str, rank: int, processes: int, train: Callable[..., None]) -> None:
+    """Run a script with the fake process group and this `train`."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    starts = dist.init_process_group
+
+    def start(*args: Any, **kwargs: Any) -> None:
+        starts("fake", store=FakeStore(), rank=rank, world_size=processes)
 
     try:
         with (
@@ -83,6 +165,3 @@ def run(script: str, processes: int = 2) -> Alone:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    if not kept:
-        raise ValueError("the script does not call train(model, rank, processes)")
-    return kept[0]

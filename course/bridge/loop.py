@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +26,8 @@ def train(
     group: dist.ProcessGroup | None = None,
     finish_gradients: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train for the steps of the bridge; process 0 prints a line for each. Ends the process group and the process.
+    """Train for the steps of the bridge; process 0 prints a line for each. Ends the process group, and the process
+    unless torchrun has forked it.
 
     Args:
         model: this process's.
@@ -54,7 +56,8 @@ def train(
             print(result_line(step, mean, traffic.sent, kinds_of(comm_mode.get_comm_counts())), flush=True)
     dist.barrier()  # no process ends while another still communicates
     dist.destroy_process_group()
-    _end()
+    if multiprocessing.parent_process() is None:
+        _end()
 
 
 @contextmanager
@@ -74,7 +77,8 @@ def _end() -> None:
 
     A dispatch mode that has seen a collective, as CommDebugMode does, leaves a reference to the process group behind:
     destroy_process_group() does not end gloo's threads then. One that lets go of a tensor while the interpreter ends
-    aborts the process (SIGABRT).
+    aborts the process (SIGABRT). A forked process always ends without the interpreter's end, after it has told torchrun
+    that the script is done.
     """
     sys.stdout.flush()
     os._exit(0)

@@ -1,6 +1,6 @@
-"""Lesson 19: one bucket for all gradients, DDP into FSDP2, the price of gathering twice, and ranks on two nodes."""
+"""Lesson 19: one bucket for all gradients, DDP into FSDP2, the price of gathering twice, and a checkpoint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -132,32 +132,53 @@ def judge_regather(answer: object) -> Verdict:
     return differs(reported)
 
 
-NODES, GPUS = 2, 4
+# 19.4's answer cell before it is touched: process 0 waits for gathers that no other process calls
+def _only_process_0(model, rank):  # type: ignore[no-untyped-def]
+    saved = {}
+    if rank == 0:
+        for name, parameter in model.named_parameters():
+            saved[name] = parameter.full_tensor()
+    return saved
 
 
-def judge_groups(groups_of: Answer) -> Verdict:
-    """19.4: the ranks of the "model" and the "data" group of a rank, on meshes of nodes x GPUs."""
-    for nodes, gpus in ((NODES, GPUS), (3, 8)):
-        for rank in range(nodes * gpus):
-            got = groups_of(rank, nodes, gpus)
-            node, place = divmod(rank, gpus)
-            model = [node * gpus + each for each in range(gpus)]
-            data = [each * gpus + place for each in range(nodes)]
-            if not isinstance(got, tuple | list) or len(got) != 2:
-                return differs("it does not return two lists")
-            found = [list(each) for each in got]
-            if found == [model, data]:
-                continue
-            reported = f"rank {rank} of {nodes} x {gpus}: {found[0]} and {found[1]}"
-            if found == [data, model]:
-                return differs(reported, 'The other way round: "model" comes first, the ranks of one node.')
-            by_place = list(range(rank % nodes, nodes * gpus, nodes))
-            if found[0] == by_place:
-                hint = "torchrun numbers node by node: ranks 0 to 3 share a node."
-                return differs(reported, hint)
-            if found[0] == model:
-                return differs(reported, 'The "data" group has the same local rank on each node.')
-            return differs(reported)
+_PROCESSES = 4
+
+
+def judge_checkpoint(checkpoint: Answer) -> Verdict:
+    """19.4: every process gathers, process 0 keeps all parameters, the others neither keep nor hold them."""
+    first, *others = (alone.save(checkpoint, rank, _PROCESSES) for rank in range(_PROCESSES))
+    for other in others:
+        if other.sent != first.sent:
+            gathers = [each.sent.get("all_gather", (0, 0))[0] for each in (first, other)]
+            return differs(
+                f"process 0 calls {gathers[0]} all_gathers, process {other.rank} calls {gathers[1]}",
+                "A gather ends when every process has called it. Which lines depend on the rank, and need not?",
+            )
+    if not isinstance(first.returned, Mapping):
+        return differs(f"process 0 returns {type(first.returned).__name__}, not a dict")
+    model = dict(new_model().named_parameters())
+    if missing := model.keys() - first.returned.keys():
+        return differs(f"process 0 returns nothing for {min(missing)!r}, and {len(missing) - 1} others")
+    for name, parameter in model.items():
+        whole = first.returned[name]
+        local = whole.to_local() if hasattr(whole, "to_local") else whole
+        if local.shape != parameter.shape:
+            return differs(
+                f"{name!r} has {local.numel():,} numbers in process 0, the whole {parameter.numel():,}",
+                "That is the part of process 0. The parts of the others must be gathered.",
+            )
+        # alone, a process gathers right numbers for its own part only
+        if not torch.equal(local.chunk(_PROCESSES)[0], parameter.chunk(_PROCESSES)[0]):
+            return differs(f"{name!r} has other numbers than that parameter of the model")
+    nbytes = sum(p.nbytes for p in model.values())
+    for other in others:
+        if other.returned:
+            return differs(f"process {other.rank} returns something", "Only process 0 writes the checkpoint.")
+        if other.held_nbytes >= nbytes:
+            return differs(
+                f"process {other.rank} holds {other.held_nbytes:,} bytes at a time, the model has {nbytes:,}",
+                "Every process must gather, but which one must keep the result when it gathers the next?",
+            )
     return PASSED
 
 
@@ -199,13 +220,15 @@ EXERCISES = (
     ),
     Exercise(
         "19.4",
-        judge_groups,
+        judge_checkpoint,
         (
-            "Which ranks does torchrun start on one node, and which on the other?",
-            "The node of a rank is the quotient by the number of GPUs, its local rank the remainder.",
-            "One list has a fixed node and all local ranks; the other a fixed local rank and all nodes.",
+            "How many all_gathers does each process call? Read both lines below the code.",
+            "`full_tensor` is a collective: what depends on the rank is not whether it is called.",
+            "What depends on the rank is how long the result is kept: for the file, or only until the next gather.",
         ),
-        why="The last axis of the mesh has neighbouring ranks, so it stays within a node: the many all_reduces of "
-        "tensor parallelism use NVLink, and FSDP2's gathers cross the network once a unit.",
+        stub=_only_process_0,
+        why="All processes call the same collectives in the same order; what a process keeps may depend on its rank. "
+        "AdamW's moments are DTensors, too: without them a training does not go on as it was. Large models use "
+        "torch.distributed.checkpoint, which gathers nothing: each process writes its own part.",
     ),
 )

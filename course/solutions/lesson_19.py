@@ -66,17 +66,40 @@ ALL_LAYERS = """    for layer in model.layers:
 THE_REST = "    fully_shard(model, mesh=mesh)  # what is in no layer\n"
 
 
-def groups_of(rank: int, nodes: int, gpus: int) -> Any:
+def checkpoint(model: Any, rank: int) -> Any:
     """19.4."""
-    node, place = divmod(rank, gpus)
-    return [node * gpus + each for each in range(gpus)], [each * gpus + place for each in range(nodes)]
+    saved = {}
+    for name, parameter in model.named_parameters():
+        whole = parameter.full_tensor()
+        if rank == 0:
+            saved[name] = whole
+    return saved
 
 
-def groups_by_turns(rank: int, nodes: int, gpus: int) -> Any:
-    """Wrong: ranks are dealt out to the nodes in turn."""
-    return list(range(rank % nodes, nodes * gpus, nodes)), list(
-        range(rank // nodes * nodes, (rank // nodes + 1) * nodes)
-    )
+def checkpoint_for_one_other(model: Any, rank: int) -> Any:
+    """Wrong: right for two processes, the others do not gather."""
+    return checkpoint(model, rank) if rank < 2 else {}
+
+
+def checkpoint_of_the_own_part(model: Any, rank: int) -> Any:
+    """Wrong: nothing hangs, and most of the model is lost."""
+    return {name: p.to_local() for name, p in model.named_parameters()} if rank == 0 else {}
+
+
+def checkpoint_still_sharded(model: Any, rank: int) -> Any:
+    """Wrong: the parameters as they are."""
+    return dict(model.named_parameters()) if rank == 0 else {}
+
+
+def checkpoint_everywhere(model: Any, rank: int) -> Any:
+    """Wrong: each process returns the model."""
+    return checkpoint(model, 0)
+
+
+def checkpoint_held_everywhere(model: Any, rank: int) -> Any:
+    """Wrong: each process holds the whole model, before all but one drop it."""
+    saved = {name: p.full_tensor().detach() for name, p in model.named_parameters()}
+    return saved if rank == 0 else {}
 
 
 ANSWERS = {
@@ -110,11 +133,13 @@ ANSWERS = {
         ),
     ),
     "19.4": Answers(
-        solution=groups_of,
+        solution=checkpoint,
         wrong=(
-            Wrong(groups_by_turns, "torchrun numbers node by node"),
-            Wrong(lambda rank, nodes, gpus: groups_of(rank, nodes, gpus)[::-1], "The other way round"),
-            Wrong(lambda rank, nodes, gpus: (groups_of(rank, nodes, gpus)[0], [rank]), "the same local rank"),
+            Wrong(checkpoint_for_one_other, "Which lines depend on the rank"),
+            Wrong(checkpoint_of_the_own_part, "must be gathered"),
+            Wrong(checkpoint_still_sharded, "must be gathered"),
+            Wrong(checkpoint_everywhere, "Only process 0 writes"),
+            Wrong(checkpoint_held_everywhere, "which one must keep the result"),
         ),
     ),
 }

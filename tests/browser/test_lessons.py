@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 LESSONS = find_lessons(shipped_folder())
 # a button, predictions, exercises and a picture of the processes themselves
 PART = ("00",)
-# by lesson: two launchers on two hosts, and an agent of each; torchrun and four processes
-MORE_THAT_IMPORT_TORCH = {"13": 4, "19": 5}
+# by lesson: two launchers on two hosts, and an agent of each; torchrun, from which four processes are forked
+MORE_THAT_IMPORT_TORCH = {"13": 4, "19": 1}
 
 
 def visualizers_of(lesson: Lesson) -> dict[str, str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import json
+import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
 import tinyshard as ts
+from course import torchrun
 from course.bridge import alone, launch
 from course.bridge.ours import LAYOUTS, Trained, train
 from course.bridge.setting import DEPTH, RATE, STEPS, examples, new_model
-from course.solutions.lesson_19 import ANSWERS
+from course.solutions.lesson_19 import ANSWERS, checkpoint
 from course.transformer import cross_entropy
 from tests.extent import every
 
@@ -105,6 +109,38 @@ def test_one_process_alone_calls_the_collectives_that_it_calls_among_others():
     assert alone.run(together.replace(', "before": shared', "")).sent == {"all_reduce": (12, 786_432)}
 
 
+def test_a_checkpoint_that_only_one_process_gathers_is_seen_and_what_the_solution_holds():
+    def only_first(model, rank):
+        return checkpoint(model, rank) if rank == 0 else {}
+
+    assert [alone.save(only_first, rank).sent for rank in (0, 1)] == [{"all_gather": (38, 220_800)}, {}]
+    first, second = (alone.save(checkpoint, rank) for rank in (0, 1))
+    assert first.sent == second.sent == {"all_gather": (38, 220_800)}
+    whole = sum(p.nbytes for p in new_model().parameters())
+    assert (first.held_nbytes, len(first.returned)) == (whole, 38)
+    # the largest weight, while the bias before it is still held
+    assert (second.held_nbytes, second.returned) == (256 * 64 * 4 + 256 * 4, {})
+
+
+@pytest.mark.whole
+def test_the_solution_gathers_the_whole_model_among_real_processes():
+    script = launch.code("fsdp").replace(
+        "    train(model, rank, processes)\n",
+        """    saved = checkpoint(model, rank)
+    expected = dict(new_model().named_parameters()) if rank == 0 else {}
+    equal = [name for name, p in expected.items() if torch.equal(saved[name], p)]
+    if rank == 0:
+        print(result_line(0, float(len(equal)), {}, {}), flush=True)
+    assert saved.keys() == expected.keys()
+""",
+    )
+    script = script.replace(
+        "import new_model",
+        "import new_model, result_line\nfrom course.solutions.lesson_19 import checkpoint\nimport torch",
+    )
+    assert launch.run_text(script).losses == [38.0]
+
+
 @pytest.mark.whole
 def test_a_script_that_fails_says_why_and_one_that_does_not_train_too():
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
@@ -117,7 +153,17 @@ def test_a_script_that_fails_says_why_and_one_that_does_not_train_too():
 def test_a_program_that_does_not_end_in_time_is_stopped_with_all_its_processes():
     with pytest.raises(TimeoutError, match=r"ddp had not ended after 3 s, and was stopped"):
         launch.run("ddp", timeout_s=3)
-    assert not [p for p in psutil.process_iter(["cmdline"]) if "course.bridge.ddp" in (p.info["cmdline"] or ())]
+    program = str(Path(launch.__file__).with_name("ddp.py"))
+    assert not [p for p in psutil.process_iter(["cmdline"]) if program in (p.info["cmdline"] or ())]
+
+
+@pytest.mark.whole
+def test_the_command_of_a_program_starts_it_in_processes_that_import_torch_themselves():
+    command = run("ddp").command.split()
+    with torchrun.start(["--standalone", *command[1:]], subprocess.PIPE, None, {"OMP_NUM_THREADS": "1"}) as started:
+        printed, _ = started.communicate(timeout=120)
+    assert not started.returncode
+    assert [json.loads(line)["loss"] for line in printed.splitlines()] == run("ddp").losses
 
 
 def test_a_program_that_is_not_there_is_refused_with_those_that_are():
