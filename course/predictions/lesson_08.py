@@ -140,6 +140,7 @@ PREDICTIONS = (
             ),
             Choice("the ring of pieces, with the most steps"),
         ),
-        why="For small blocks the steps decide: 14 that wait for each other, beside 7, 6 and 3.",
+        why="For small blocks each step costs about the same, whatever it sends: 14 that wait for each other, beside "
+        "7, 6 and 3.",
     ),
 )
