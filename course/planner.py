@@ -7,7 +7,7 @@
 
 The first two are bounds: a real step is between them, as far as the model holds. Operations, bytes and memory are
 counted from the program that `lower(...).compile()` makes. Latency, bandwidth and speed are the machine's, three
-numbers that can be measured. What is left out: everything but matrix products, disks, and other traffic on the wires.
+numbers that can be measured. What is left out: everything but matrix products, disks, and other traffic on the links.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["GPU_BOXES", "LAPTOPS", "MACHINES", "ROUNDS", "Estimate", "Exchange",
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A wire.
+    """A link.
 
     Attributes:
         latency_s: seconds until the first byte is there.
