@@ -228,9 +228,9 @@ def _exchange(program: Program, step: Eqn, machine: Machine, rounds: str) -> Exc
     sent = bytes_sent(program, step)
     hosts = _hosts_of_groups(program.axes, step.kwargs, machine.devices_per_host)
     out = _leaving(step.op, hosts, sent, step.kwargs)
-    wire = machine.between if out else machine.inside
+    link = machine.between if out else machine.inside
     carried_s = max(sent / machine.inside.bytes_per_s, out / machine.between.bytes_per_s)
-    return Exchange(step.op, n, sent, out, ROUNDS[rounds][step.op](n) * wire.latency_s + carried_s)
+    return Exchange(step.op, n, sent, out, ROUNDS[rounds][step.op](n) * link.latency_s + carried_s)
 
 
 def _hosts_of_groups(axes: Sequence[int], params: dict[str, Any], devices_per_host: int) -> np.ndarray:

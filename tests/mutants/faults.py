@@ -881,8 +881,8 @@ COURSE = (
     Fault(
         "the latency of a collective counts once, however many rounds it takes",
         "course/planner.py",
-        "ROUNDS[rounds][step.op](n) * wire.latency_s + carried_s",
-        "wire.latency_s + carried_s",
+        "ROUNDS[rounds][step.op](n) * link.latency_s + carried_s",
+        "link.latency_s + carried_s",
         ("tests/course/test_planner.py::test_an_all_reduce_on_one_host_is_a_ring_over_its_own_links",),
     ),
     Fault(
