@@ -7,7 +7,7 @@
 
 The first two are bounds: a real step is between them, as far as the model holds. Operations, bytes and memory are
 counted from the program that `lower(...).compile()` makes. Latency, bandwidth and speed are the machine's, three
-numbers that can be measured. What is left out: everything but matrix products, disks, and other traffic on the wires.
+numbers that can be measured. What is left out: everything but matrix products, disks, and other traffic on the links.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["GPU_BOXES", "LAPTOPS", "MACHINES", "ROUNDS", "Estimate", "Exchange",
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A wire.
+    """A link.
 
     Attributes:
         latency_s: seconds until the first byte is there.
@@ -228,9 +228,9 @@ def _exchange(program: Program, step: Eqn, machine: Machine, rounds: str) -> Exc
     sent = bytes_sent(program, step)
     hosts = _hosts_of_groups(program.axes, step.kwargs, machine.devices_per_host)
     out = _leaving(step.op, hosts, sent, step.kwargs)
-    wire = machine.between if out else machine.inside
+    link = machine.between if out else machine.inside
     carried_s = max(sent / machine.inside.bytes_per_s, out / machine.between.bytes_per_s)
-    return Exchange(step.op, n, sent, out, ROUNDS[rounds][step.op](n) * wire.latency_s + carried_s)
+    return Exchange(step.op, n, sent, out, ROUNDS[rounds][step.op](n) * link.latency_s + carried_s)
 
 
 def _hosts_of_groups(axes: Sequence[int], params: dict[str, Any], devices_per_host: int) -> np.ndarray:

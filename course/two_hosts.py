@@ -1,4 +1,4 @@
-"""Two hosts on this laptop: torchrun twice, and a wire to the second one that can be made slow, or cut.
+"""Two hosts on this laptop: torchrun twice, and a link to the second one that can be made slow, or cut.
 
     the notebook  ──────────────────────────────── host a: torchrun, CPU 0
      (controller) ───── relay: slow, or cut ────── host b: torchrun, CPU 1
@@ -36,7 +36,7 @@ _SECOND_ADDRESS = "127.0.0.2"  # host b's, as the controller sees it
 class Relay:
     """Passes bytes on between those that connect and one address, after a delay, and not at all while it is cut.
 
-    While it is cut, bytes are held, not lost: that is what TCP makes of a wire that is cut and joined again.
+    While it is cut, bytes are held, not lost: that is what TCP makes of a link that is cut and joined again.
 
     Args:
         to: "HOST:PORT", where the bytes go.
@@ -141,7 +141,7 @@ class TwoHosts:
 
     Attributes:
         address: for `ts.init(hosts=...)`.
-        wire: to host b, between it and the controller.
+        link: to host b, between it and the controller.
         commands: what was typed on each host, by its name.
 
     Example:
@@ -151,7 +151,7 @@ class TwoHosts:
 
     def __init__(self, devices_each: int = 1) -> None:
         self.address = f"127.0.0.1:{_free_port()}"
-        self.wire = Relay(self.address)
+        self.link = Relay(self.address)
         self.commands: dict[str, list[str]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="two-hosts-", ignore_cleanup_errors=True)
         secret = Path(self._folder.name) / "secret"
@@ -162,11 +162,11 @@ class TwoHosts:
         os.environ["TINYSHARD_SECRET_FILE"] = str(secret)  # the controller reads it, too
         meet = f"--master-addr=127.0.0.1 --master-port={_free_port()}"
         self._launchers: dict[str, subprocess.Popen[bytes]] = {}
-        for rank, (name, controller) in enumerate({"a": self.address, "b": self.wire.address}.items()):
+        for rank, (name, controller) in enumerate({"a": self.address, "b": self.link.address}.items()):
             job = f"--nnodes=2 --node-rank={rank} --nproc-per-node={devices_each} {meet}"
             self.commands[name] = ["torchrun", *job.split(), "-m", "tinyshard.worker", "--controller", controller]
             self._launchers[name] = self._launch(name)
-        weakref.finalize(self, _end, list(self._launchers.values()), self.wire)
+        weakref.finalize(self, _end, list(self._launchers.values()), self.link)
 
     def __enter__(self) -> TwoHosts:
         return self
@@ -191,8 +191,8 @@ class TwoHosts:
         torchrun.kill(self._launchers[name])
 
     def close(self) -> None:
-        """End both hosts and the wire. Call `ts.shutdown()` before it."""
-        _end(list(self._launchers.values()), self.wire)
+        """End both hosts and the link. Call `ts.shutdown()` before it."""
+        _end(list(self._launchers.values()), self.link)
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -201,10 +201,10 @@ class TwoHosts:
         self._folder.cleanup()
 
 
-def _end(launchers: list[subprocess.Popen[bytes]], wire: Relay) -> None:
+def _end(launchers: list[subprocess.Popen[bytes]], link: Relay) -> None:
     for launcher in launchers:
         torchrun.kill(launcher)
-    wire.close()
+    link.close()
 
 
 def _free_port() -> int:

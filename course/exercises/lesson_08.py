@@ -100,7 +100,7 @@ def judge_sum_so_far(sum_so_far: Callable[..., Any]) -> Verdict:
 
 
 def judge_crossing(answer: Any) -> Verdict:
-    """The row size for which the ring and halving, then doubling take equally long on wires between neighbours."""
+    """The row size for which the ring and halving, then doubling take equally long on links between neighbours."""
     nbytes = number_in(answer)
     if nbytes is None:
         return differs(f"it is of type {type(answer).__name__}, not a number")
@@ -114,11 +114,11 @@ def judge_crossing(answer: Any) -> Verdict:
         (16_000_000, "You let the ring send two whole rows. With 8 devices it is 2 · 7/8."),
         (4_923_077, "You counted one half of the ring's bytes: reduce-scatter *and* all-gather send 7/8 each."),
         (1_333_333, "You counted one half of the ring's steps: it has 7 and 7."),
-        (32_000_000, "You added up what *one* wire carries. Each step waits for its own busiest wire."),
-        (2_461_538, "You added up both directions of a wire. It carries 100 GB/s in each."),
+        (32_000_000, "You added up what *one* link carries. Each step waits for its own busiest link."),
+        (2_461_538, "You added up both directions of a link. It carries 100 GB/s in each."),
         (6_400_000, "You sent all of a message to the device opposite one way around. Half goes the other way."),
-        (3_384_615, "That is the ring against doubling alone, which has 3 steps, and 5 rows on the busiest wire."),
-        (8_800_000, "That is doubling alone, with wires between any two devices. Here neighbours have wires."),
+        (3_384_615, "That is the ring against doubling alone, which has 3 steps, and 5 rows on the busiest link."),
+        (8_800_000, "That is doubling alone, with links between any two devices. Here neighbours have links."),
     ):
         if abs(nbytes - wrong) < 0.01 * wrong:
             return differs(reported, hint)
@@ -208,12 +208,12 @@ EXERCISES = (
         "08.4",
         judge_crossing,
         (
-            "How many more steps does the ring have, and how many bytes does its busiest wire save?",
-            "8 more steps cost 80 µs. The busiest wire carries 1.75 k bytes instead of 2.5 k. When does the difference "
+            "How many more steps does the ring have, and how many bytes does its busiest link save?",
+            "8 more steps cost 80 µs. The busiest link carries 1.75 k bytes instead of 2.5 k. When does the difference "
             "take 80 µs?",
             "Set up the equation: the bytes saved, in terms of k, at 100 GB/s take 80 µs. Solve for k, in bytes.",
         ),
-        why="The ring loses 8 steps of 10 µs and saves 0.75 k bytes on the busiest wire: equal at 0.75 k / 100 GB/s = "
-        "80 µs. Below that few steps win; above it the wires decide, and the ring uses each for one message at a time.",
+        why="The ring loses 8 steps of 10 µs and saves 0.75 k bytes on the busiest link: equal at 0.75 k / 100 GB/s = "
+        "80 µs. Below that few steps win; above it the links decide, and the ring uses each for one message at a time.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Lesson 13: one look over a slow wire, a layer that stays inside its host, and an all-reduce in two stages."""
+"""Lesson 13: one look over a slow link, a layer that stays inside its host, and an all-reduce in two stages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -171,13 +171,13 @@ EXERCISES = (
         ),
         stub=(P("host"), P(None, ("host", "device")), P(("host", "device"))),
         why="Each host has its own rows of x, and all the weights, cut over its four devices: so nothing is added up "
-        "or gathered along `host`. In training the gradients would cross the wire, once a step.",
+        "or gathered along `host`. In training the gradients would cross the link, once a step.",
     ),
     Exercise(
         "13.3",
         judge_two_stages,
         (
-            "The four devices of a host can add up among themselves first, over their fast wires.",
+            "The four devices of a host can add up among themselves first, over their fast links.",
             "If each of them then holds a quarter of the sum, it has only that to send to the other host.",
             "Three collectives. After which one does a device have a quarter of the sum of its host, and after which "
             "one a quarter of the sum of both?",

@@ -22,6 +22,10 @@ SAID = {
     "rounds": "there are {:,} rounds of exchanges, each of which waits for the one before",
     "peak_nbytes": "a device holds {:,} bytes at its peak",
 }
+TABLES = (
+    "Three times eight rows are held there: what has arrived and two tables, since writing a row into a table makes "
+    "another one. Keep rows in a list, and stack them once."
+)
 BY_THE_LIBRARY = "The library has this collective. Here it is made of single messages: `ts.lax.ppermute` alone."
 
 
@@ -94,8 +98,7 @@ HINTS = {
         "after k moves?",
         over={
             "nbytes": "A row that has come in is passed on once, alone, and not with all that came before it.",
-            "peak_nbytes": "Writing a row into a table makes another table, and both are held. Keep rows in a list, "
-            "and stack them once.",
+            "peak_nbytes": TABLES,
         },
     ),
     "18.2": Hints(
@@ -105,10 +108,14 @@ HINTS = {
             "Start with row (me - 1) % 8. After k moves a device holds the sum of row (me - 1 - k) % 8: add its own.",
         ),
         why="A device sends seven messages of one row. Around a ring they are sums that grow on their way; sent "
-        "straight to their devices in one round, they are rows that are added up at the end.",
+        "straight to their devices in one round, they are rows, and the receiver adds them up.",
         values="Follow one sum: where does it start, and on which device does it end after seven moves? "
         "It must be that device's row.",
-        over={"nbytes": "Do not send rows of which the receiver needs one sum alone. Add first, then send the sum."},
+        over={
+            "nbytes": "Do not send rows of which the receiver needs one sum alone. Add first, then send the sum.",
+            "peak_nbytes": "x takes eight rows, and each sum is one. Add a row to the sum as soon as it is there: do "
+            "not keep rows for the end, and do not put x in another order first.",
+        },
     ),
     "18.3": Hints(
         (
@@ -119,7 +126,10 @@ HINTS = {
         why="Twice seven messages of one row: 14/8 of the array, and nearly the same for any number of devices. A ring "
         "needs 14 rounds for them, and many devices need many: the next rung has fewer.",
         values="The sums may be right and out of order: row i of the result is row i on every device.",
-        over={"nbytes": "There all rows go round the ring. First complete each sum on one device, then pass on sums."},
+        over={
+            "nbytes": "There all rows go round the ring. First complete each sum on one device, then pass on sums.",
+            "peak_nbytes": TABLES,
+        },
     ),
     "18.4": Hints(
         (
@@ -136,6 +146,8 @@ HINTS = {
         over={
             "rounds": "A ring of eight needs 14 rounds. Exchange with a device 4 away, then 2, then 1.",
             "nbytes": "Three rounds of everything are more bytes. Halve before you send: a device needs one half only.",
+            "peak_nbytes": "Eight rows are joined there in both orders, or written into a table, which each write "
+            "makes again. Choose which half is the lower one, then join both once.",
         },
     ),
     "18.5": Hints(
@@ -147,7 +159,12 @@ HINTS = {
         why="Each row travels once, straight to its device, and no message waits for another. A ring would carry "
         "rows through devices that do not need them.",
         values="What arrived from distance far came from device (me - far) % 8: it belongs in that row.",
-        over={"nbytes": "Rows travel through devices that do not need them. Send each one straight to its device."},
+        over={
+            "nbytes": "Rows travel through devices that do not need them. Send each one straight to its device.",
+            "peak_nbytes": "Beside x, what has arrived and the result eight rows more are held there: x in another "
+            "order, or a table that each write makes again. Take each row from x when it is sent, and stack what has "
+            "arrived once.",
+        },
     ),
     "18.6": Hints(
         (
@@ -188,7 +205,12 @@ HINTS = {
         values="Only one device has the target's logit. What do the other seven add?",
         overflow="exp of a large logit overflows. Subtract the largest logit of the whole row first.",
         over={
-            "nbytes": "The logits are as long as the vocabulary. Reduce them to a number on each device, and send that."
+            "nbytes": "The logits are as long as the vocabulary. Reduce them to a number on each device, and send "
+            "that.",
+            "rounds": "Which of the three numbers has to wait for another one? The target's logit is known at once: "
+            "reduce it beside the sum of exponentials, and take the logarithm afterwards.",
+            "peak_nbytes": "A row of zeros and a one for each token is as long as the vocabulary, and its numbers have "
+            "8 bytes. Compare the targets with the 128 columns that are here, or pick the one logit.",
         },
     ),
     "18.9": Hints(
@@ -203,8 +225,8 @@ HINTS = {
         over={
             "nbytes": "No device needs a whole gradient: each one updates its own rows. Which collective adds up and "
             "cuts?",
-            "peak_nbytes": "Whole matrices wait there for the backward pass. Gather again from `shard.clone()`: "
-            "gathering the same shard twice is one step, whose result is kept.",
+            "peak_nbytes": "Whole matrices or whole gradients wait there. Scatter each gradient as soon as it is made. "
+            "Gather again from `shard.clone()`: gathering the same shard twice is one step, whose result is kept.",
         },
     ),
     "18.10": Hints(
@@ -253,7 +275,8 @@ HINTS = {
         values="The first 32 rows of device d are chunk d of the text, the last 32 are chunk 15 - d.",
         over={
             "flops": "Half of the scores are computed and then hidden. Which pairs of chunks are hidden as a whole?",
-            "peak_nbytes": "Hold one block of keys and values, and let it go after its turn.",
+            "peak_nbytes": "Hold one block of keys and values, and let it go after its turn. Add what it gives to the "
+            "state at once: fourteen results that wait for the end take more than the rest.",
         },
     ),
     "18.13": Hints(
@@ -268,6 +291,8 @@ HINTS = {
         over={
             "flops": "While stage 1 works on micro-batch 0, what keeps stage 0 from starting on micro-batch 1?",
             "nbytes": "What is computed in the last tick stays where it is.",
+            "peak_nbytes": "What the last stage computes before tick 7 is not a result: do not keep it for the end. "
+            "And do not make a longer copy of the micro-batches.",
         },
     ),
     "18.14": Hints(

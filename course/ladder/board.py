@@ -28,7 +28,7 @@ def board_of(rungs: Iterable[Rung], climbs: Mapping[str, Climb]) -> Drawing:
         >>> climbs = {"18.2": Climb({"nbytes": (28672, 28672), "rounds": (7, 7)}, is_par=True)}
         >>> print(board_of(list(RUNGS.values())[:2], climbs))
                                        bytes sent / par    peak bytes / par        rounds / par
-        18.1 all-gather                      - / 28,672          - / 73,728               - / 7
+        18.1 all-gather                      - / 28,672          - / 74,752               - / 7
         18.2 reduce-scatter  par        28,672 / 28,672          - / 49,152               7 / 7
     """
     used = [name for name in MEASURES if name != "flops"]

@@ -13,6 +13,7 @@ __all__ = ["RUNGS"]
 
 ROW = 1024  # numbers of a row
 NBYTES = 4 * ROW
+SMALL = 1024  # bytes, for indices and masks
 P = ts.P
 
 EVERY = tuple(map(str, range(DEVICES)))
@@ -57,8 +58,8 @@ RUNGS = (
         "all-gather",
         given=(("x", tuple((device,) for device in EVERY)),),
         wanted=(("result", (EVERY,) * DEVICES),),
-        # seven rows come by; they are stacked, and put in order
-        par=Par(nbytes=7 * NBYTES, peak_nbytes=18 * NBYTES, rounds=7),
+        # own row and newest one, and two tables: stacked and put in order, or before and after a row is written
+        par=Par(nbytes=7 * NBYTES, peak_nbytes=18 * NBYTES + SMALL, rounds=7),
         inputs=one_row_each,
         want=lambda x: x.unflatten(0, (DEVICES, ROW)).repeat(DEVICES, 1),
         in_specs=P("d"),
@@ -94,7 +95,8 @@ RUNGS = (
         "all-reduce, by halving and doubling",
         given=(("x", OWN_ROWS),),
         wanted=(("result", (SUMS,) * DEVICES),),
-        par=Par(nbytes=14 * NBYTES, peak_nbytes=36 * NBYTES, rounds=6),
+        # x, both halves of the last round, and the result; with a copy of x to write into, four rows more
+        par=Par(nbytes=14 * NBYTES, peak_nbytes=28 * NBYTES + SMALL, rounds=6),
         inputs=eight_rows_each,
         want=_all_sums,
         in_specs=P("d"),
@@ -106,7 +108,8 @@ RUNGS = (
         "all-to-all",
         given=(("x", OWN_ROWS),),
         wanted=(("result", tuple(tuple(f"{source}.{device}" for source in EVERY) for device in EVERY)),),
-        par=Par(nbytes=7 * NBYTES, peak_nbytes=36 * NBYTES, rounds=1),
+        # x, and two tables as in 18.1
+        par=Par(nbytes=7 * NBYTES, peak_nbytes=26 * NBYTES + SMALL, rounds=1),
         inputs=eight_rows_each,
         want=_exchanged,
         in_specs=P("d"),

@@ -49,17 +49,17 @@ PREDICTIONS = (
     ),
     Prediction(
         "13.c",
-        question="The wire to host b is cut, then joined. What do the two prints of the sum show?",
+        question="The link to host b is cut, then joined. What do the two prints of the sum show?",
         choices=(
             Choice("no progress for 2 seconds; then the sum"),
             Choice(
                 "an error at once, as for a dead device; then the same error",
-                misconception="a cut wire is noticed at once",
-                answer="A killed process ends its connections, and that is noticed. Behind a cut wire nothing ends.",
+                misconception="a cut link is noticed at once",
+                answer="A killed process ends its connections, and that is noticed. Behind a cut link nothing ends.",
             ),
             Choice(
                 "no progress for 2 seconds; then an error: the order is lost",
-                misconception="what was sent into a cut wire is lost",
+                misconception="what was sent into a cut link is lost",
                 answer="TCP, the network software of both hosts, keeps what was not acknowledged, and sends it again.",
             ),
         ),
@@ -82,6 +82,6 @@ PREDICTIONS = (
             ),
         ),
         why="With `model` first, the eight devices that share a matrix are in eight boxes: all their traffic goes "
-        "through the narrow wires.",
+        "through the narrow links.",
     ),
 )

@@ -54,14 +54,14 @@ def gathered_by_passing_on_all(x):
     return rows
 
 
-def gathered_into_a_table(x):
-    """Right, but each row that is written makes another table."""
-    me, newest = ts.lax.axis_index("d"), x
+def gathered_in_a_list_and_a_table(x):
+    """Right, but all rows are held three times: each one that is written makes another table."""
+    me, arrived = ts.lax.axis_index("d"), [x]
+    for _ in range(7):
+        arrived.append(ts.lax.ppermute(arrived[-1], "d", RING))
     rows = torch.zeros(8, 1024)
-    rows[me] = x
-    for k in range(1, 8):
-        newest = ts.lax.ppermute(newest, "d", RING)
-        rows[(me - k) % 8] = newest
+    for k, row in enumerate(arrived):
+        rows[(me - k) % 8] = row
     return rows
 
 
@@ -100,6 +100,15 @@ def scattered_after_all_rows_went_round(x):
     return total[ts.lax.axis_index("d")]
 
 
+def scattered_rows_that_wait(x):
+    """Sends each row straight to its device, and adds them up when all are there."""
+    me = ts.lax.axis_index("d")
+    arrived = [x[me]]
+    for far in range(1, 8):
+        arrived.append(ts.lax.ppermute(x[(me + far) % 8], "d", [(i, (i + far) % 8) for i in range(8)]))
+    return sum(arrived)
+
+
 # ---- 18.3: all-reduce, as a ring ----------------------------------------------------------------------------------
 
 
@@ -127,6 +136,11 @@ def reduced_in_order_of_arrival(x):
     return gathered_in_order_of_arrival(reduce_scatter(x))
 
 
+def reduced_in_a_list_and_a_table(x):
+    """The second half is an all-gather that holds too much."""
+    return gathered_in_a_list_and_a_table(reduce_scatter(x))
+
+
 # ---- 18.4: all-reduce, by halving and doubling --------------------------------------------------------------------
 
 
@@ -135,17 +149,23 @@ def across(x, distance):
     return ts.lax.ppermute(x, "d", [(i, i ^ distance) for i in range(8)])
 
 
-def halving_doubling(x):
-    """Halves in three rounds, doubles in three."""
+def halved(x):
+    """In three rounds each device gets its own sum."""
     me = ts.lax.axis_index("d")
     for distance in (4, 2, 1):
         low, high = x.chunk(2)
         is_high = me // distance % 2 == 1
         x = torch.where(is_high, high, low) + across(torch.where(is_high, low, high), distance)
+    return x
+
+
+def halving_doubling(x):
+    """Halves in three rounds, doubles in three."""
+    x, me = halved(x), ts.lax.axis_index("d")
     for distance in (1, 2, 4):
         other = across(x, distance)
         is_high = me // distance % 2 == 1
-        x = torch.where(is_high, torch.cat([other, x]), torch.cat([x, other]))
+        x = torch.cat([torch.where(is_high, other, x), torch.where(is_high, x, other)])
     return x
 
 
@@ -158,13 +178,18 @@ def doubling_of_the_whole(x):
 
 def doubling_in_one_order(x):
     """Joins what came behind what was there, on every device."""
-    me = ts.lax.axis_index("d")
-    for distance in (4, 2, 1):
-        low, high = x.chunk(2)
-        is_high = me // distance % 2 == 1
-        x = torch.where(is_high, high, low) + across(torch.where(is_high, low, high), distance)
+    x = halved(x)
     for distance in (1, 2, 4):
         x = torch.cat([x, across(x, distance)])
+    return x
+
+
+def doubling_in_both_orders(x):
+    """Right, but eight rows are joined in both orders, and then chosen from."""
+    x, me = halved(x), ts.lax.axis_index("d")
+    for distance in (1, 2, 4):
+        other = across(x, distance)
+        x = torch.where(me // distance % 2 == 1, torch.cat([other, x]), torch.cat([x, other]))
     return x
 
 
@@ -202,6 +227,16 @@ def exchanged_in_order_of_distance(x):
     for far in range(1, 8):
         arrived.append(ts.lax.ppermute(x[(me + far) % 8], "d", [(i, (i + far) % 8) for i in range(8)]))
     return torch.stack(arrived)
+
+
+def exchanged_from_an_ordered_copy(x):
+    """Puts the rows in the order of distance before it sends them."""
+    me = ts.lax.axis_index("d")
+    by_distance = x[(me + torch.arange(8)) % 8]
+    arrived = [by_distance[0]]
+    for far in range(1, 8):
+        arrived.append(ts.lax.ppermute(by_distance[far], "d", [(i, (i + far) % 8) for i in range(8)]))
+    return torch.stack(arrived)[(me - torch.arange(8)) % 8]
 
 
 # ---- 18.6: matmul around a ring -----------------------------------------------------------------------------------
@@ -313,6 +348,25 @@ def entropy_of_every_devices_column(x, w, targets):
     return torch.log(total) + largest - found
 
 
+def entropy_of_one_hot_rows(x, w, targets):
+    """Picks the target's logit by a row of 1,024 zeros and a one."""
+    logits, me = x @ w, ts.lax.axis_index("d")
+    largest = ts.lax.pmax(logits.amax(1), "d")
+    is_target = torch.nn.functional.one_hot(targets, 1024).unflatten(1, (8, 128))[:, me]
+    total = torch.exp(logits - largest[:, None]).sum(1)
+    total, found = ts.lax.psum(torch.stack([total, (is_target * logits).sum(1)]), "d")
+    return torch.log(total) + largest - found
+
+
+def entropy_of_log_probabilities(x, w, targets):
+    """Finishes the logarithm of each probability first, then picks the target's."""
+    logits, columns = x @ w, torch.arange(128) + 128 * ts.lax.axis_index("d")
+    logits = logits - ts.lax.pmax(logits.amax(1, keepdim=True), "d")
+    total = ts.lax.psum(torch.exp(logits).sum(1, keepdim=True), "d")
+    found = torch.where(targets[:, None] == columns, logits - torch.log(total), 0.0)
+    return -ts.lax.psum(found.sum(1), "d")
+
+
 # ---- 18.9: FSDP ---------------------------------------------------------------------------------------------------
 
 
@@ -361,6 +415,12 @@ def fsdp_of_own_gradients(shards, x, grad):
         return whole.unflatten(0, (8, 16))[ts.lax.axis_index("d")]
 
     return fsdp_of(shards, x, grad, lambda shard: shard.clone(), own_rows)
+
+
+def fsdp_that_scatters_last(shards, x, grad):
+    """Whole gradients wait for the end."""
+    x, whole = fsdp_of(shards, x, grad, lambda shard: shard.clone(), lambda whole: whole)
+    return x, [scatter(each) for each in whole]
 
 
 # ---- 18.10: Megatron's MLP ----------------------------------------------------------------------------------------
@@ -510,6 +570,31 @@ def zigzag_of_the_gathered(q, k, v):
     return torch.softmax((q @ k.T / 4).masked_fill(hidden, -math.inf), -1) @ v
 
 
+def zigzag_of_kept_results(q, k, v):
+    """Right, but what each pair of chunks gives waits for the end."""
+    later = torch.ones(32, 32).triu(1) > 0
+    (qa, qb), (ka, kb), (va, vb) = (each.chunk(2) for each in (q, k, v))
+    front = [seen(start(qa), qa, ka, va, later)]
+    back = [seen(start(qb), qb, ka, va), seen(start(qb), qb, kb, vb, later)]
+    me = ts.lax.axis_index("d")
+    for far in range(1, 8):
+        k, v = ts.lax.ppermute((k, v), "d", RING)
+        (ka, kb), (va, vb) = k.chunk(2), v.chunk(2)
+        is_before = me >= far
+        q, ka_or_kb, va_or_vb = (torch.where(is_before, *each) for each in ((qa, qb), (ka, kb), (va, vb)))
+        largest, total, weighted = seen(start(q), q, ka_or_kb, va_or_vb)
+        front.append((torch.where(is_before, largest, -math.inf), total, weighted))
+        back += [seen(start(qb), qb, ka, va), (torch.where(is_before, -math.inf, largest), total, weighted)]
+    return torch.cat([joined(front), joined(back)])
+
+
+def joined(states):
+    """The attention from the states of separate blocks."""
+    largest, total, weighted = (torch.stack(each) for each in zip(*states, strict=True))
+    share = torch.exp(largest - largest.amax(0))
+    return (weighted * share).sum(0) / (total * share).sum(0)
+
+
 def rows_in_one_block(q, k, v):
     """Takes the rows of a device for one piece of the text."""
     me, state, rows = ts.lax.axis_index("d"), start(q), torch.arange(64)
@@ -549,6 +634,11 @@ def pipeline_that_keeps_late(W, batches):
 def pipeline_that_sends_last(W, batches):
     """Sends on in the last tick too."""
     return pipeline_of(W, batches, first=7, sends=15)
+
+
+def pipeline_that_stacks_every_tick(W, batches):
+    """Keeps seven values that are no results until the end."""
+    return pipeline_of(W, batches, first=0)[:, 7:]
 
 
 def one_after_the_other(W, batches):
@@ -652,7 +742,7 @@ ANSWERS = {
             Wrong(gathered_by_the_library, "made of single messages"),
             Wrong(gathered_in_order_of_arrival, "All devices must have the same order"),
             Wrong(gathered_by_passing_on_all, "passed on once, alone"),
-            Wrong(gathered_into_a_table, "stack them once"),
+            Wrong(gathered_in_a_list_and_a_table, "stack them once"),
         ),
     ),
     "18.2": Answers(
@@ -661,6 +751,7 @@ ANSWERS = {
             Wrong(scattered_by_the_library, "made of single messages"),
             Wrong(scattered_one_too_far, "Follow one sum"),
             Wrong(scattered_after_all_rows_went_round, "Add first, then send the sum"),
+            Wrong(scattered_rows_that_wait, "as soon as it is there"),
         ),
     ),
     "18.3": Answers(
@@ -669,6 +760,7 @@ ANSWERS = {
             Wrong(reduced_by_the_library, "made of single messages"),
             Wrong(reduced_in_order_of_arrival, "row i on every device"),
             Wrong(reduced_by_passing_all_on, "First complete each sum"),
+            Wrong(reduced_in_a_list_and_a_table, "stack them once"),
         ),
     ),
     "18.4": Answers(
@@ -677,6 +769,7 @@ ANSWERS = {
             Wrong(ring_all_reduce, "a device 4 away"),
             Wrong(doubling_of_the_whole, "Halve before you send"),
             Wrong(doubling_in_one_order, "above yours or below it"),
+            Wrong(doubling_in_both_orders, "then join both once"),
         ),
     ),
     "18.5": Answers(
@@ -685,6 +778,7 @@ ANSWERS = {
             Wrong(exchanged_by_the_library, "made of single messages"),
             Wrong(exchanged_by_passing_all_on, "straight to its device"),
             Wrong(exchanged_in_order_of_distance, "it belongs in that row"),
+            Wrong(exchanged_from_an_ordered_copy, "Take each row from x when it is sent"),
         ),
     ),
     "18.6": Answers(
@@ -710,12 +804,15 @@ ANSWERS = {
             Wrong(entropy_of_gathered_logits, "Reduce them to a number"),
             Wrong(entropy_that_overflows, "exp of a large logit overflows"),
             Wrong(entropy_of_every_devices_column, "What do the other seven add"),
+            Wrong(entropy_of_one_hot_rows, "as long as the vocabulary, and its numbers have 8 bytes"),
+            Wrong(entropy_of_log_probabilities, "The target's logit is known at once"),
         ),
     ),
     "18.9": Answers(
         solution=fsdp,
         wrong=(
             Wrong(fsdp_that_keeps, "Gather again from"),
+            Wrong(fsdp_that_scatters_last, "Scatter each gradient as soon as it is made"),
             Wrong(fsdp_of_whole_gradients, "each one updates its own rows"),
             Wrong(fsdp_of_own_gradients, "Which collective adds them up and cuts"),
         ),
@@ -742,6 +839,7 @@ ANSWERS = {
         wrong=(
             Wrong(zigzag_of_masked_blocks, "hidden as a whole"),
             Wrong(zigzag_of_the_gathered, "hidden as a whole"),
+            Wrong(zigzag_of_kept_results, "state at once"),
             Wrong(rows_in_one_block, "the last 32 are chunk 15 - d"),
         ),
     ),
@@ -751,6 +849,7 @@ ANSWERS = {
             Wrong(one_after_the_other, "what keeps stage 0 from starting"),
             Wrong(pipeline_that_keeps_late, "the first one in tick 7"),
             Wrong(pipeline_that_sends_last, "What is computed in the last tick"),
+            Wrong(pipeline_that_stacks_every_tick, "before tick 7 is not a result"),
         ),
     ),
     "18.14": Answers(

@@ -10,7 +10,7 @@
     axes          lesson 05: choose in_axes and out_axes; which numbers make up an example
     sharding      lesson 02: choose mesh, array and spec; what each device holds, and how many bytes
     array_moves   lesson 03: choose where an array is and where it goes; every step of the move on every device
-    rounds        lesson 08: the rounds of three all-reduces on a circle; which is fastest, by wires and row size
+    rounds        lesson 08: the rounds of three all-reduces on a circle; which is fastest, by links and row size
     stepper       lessons 07 and 08: step through a collective; what each device sends to which
     views         lesson 06: the whole beside one device, under pmap and shard_map
     layouts       lesson 04: layouts of the operands in; program, layout of the result, bytes and work out

@@ -19,7 +19,7 @@ __all__ = ["Held", "Limited", "describe", "draw", "look", "memory_by_kind"]
 HEADING = "What a device holds at the peak of a training step, by kind"
 
 MIB = 1 << 20
-LIMITS = (32, 24, 16, 12, 8, 6, 4)  # MiB
+LIMITS = (32, 24, 16, 14, 12, 8, 6, 4)  # MiB
 RECOMPUTED = {"nothing": SAVED, "gelu": SAVED[:1], "the layer": ()}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -73,10 +73,10 @@ def memory_by_kind() -> Explorer[Limited]:
 
     Example:
         >>> print(memory_by_kind().text.splitlines()[0])
-        8 devices, 64 examples, float32, nothing recomputed, donated; limit 12 MiB
+        8 devices, 64 examples, float32, nothing recomputed, donated; limit 14 MiB
     """
     controls = [
-        Choice("limit", "limit", [(f"{mib} MiB", mib) for mib in LIMITS], start=12),
+        Choice("limit", "limit", [(f"{mib} MiB", mib) for mib in LIMITS], start=14),
         Choice("examples", "examples", [(f"{count:,}", count) for count in (64, 512, 4096)]),
         Choice("recomputed", "recomputed", [(name, name) for name in RECOMPUTED]),
         Choice("dtype", "computes in", [(name, name) for name in DTYPES]),

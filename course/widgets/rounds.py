@@ -1,4 +1,4 @@
-"""Lesson 08: the rounds of three all-reduces, and their costs with wires between any two devices or neighbours only."""
+"""Lesson 08: the rounds of three all-reduces, and their costs with links between any two devices or neighbours only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from course.widgets.card import INK, MUTED, Piece, Sheet, beside, paragraph, sta
 from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import device_colour, ink
 
-__all__ = ["WAYS", "Round", "Scene", "busiest_wire", "describe", "draw", "exchange_rounds", "look", "rounds_of"]
+__all__ = ["WAYS", "Round", "Scene", "busiest_link", "describe", "draw", "exchange_rounds", "look", "rounds_of"]
 
 HEADING = "Eight devices, each round of an all-reduce: an arrow is as wide as its bytes"
 DEVICES = 8
 LATENCY_S, BYTES_PER_S = 10e-6, 100e9
-RADIUS, DOT, SIZE = 40, 9, 102  # px; of the circle, of a device, and of the whole
+RADIUS, DOT, SIZE = 43, 10, 108  # px; of the circle, of a device, and of the whole
 
 ANY, NEIGHBOURS = "any two devices", "neighbours on the circle only"
 ROWS = {"4 KiB": 2**12, "256 KiB": 2**18, "4 MiB": 2**22, "64 MiB": 2**26}
@@ -62,13 +62,13 @@ WAYS: dict[str, tuple[Round, ...]] = {
 }
 
 
-def busiest_wire(one: Round) -> Fraction:
-    """What the busiest wire carries, one way, where wires join neighbours on the circle; in rows.
+def busiest_link(one: Round) -> Fraction:
+    """What the busiest link carries, one way, where links join neighbours on the circle; in rows.
 
     A message takes the shorter way around; one to the opposite device is sent half this way, half the other.
 
     Example:
-        >>> str(busiest_wire(rounds_of("doubling")[1])), str(busiest_wire(rounds_of("ring of pieces")[0]))
+        >>> str(busiest_link(rounds_of("doubling")[1])), str(busiest_link(rounds_of("ring of pieces")[0]))
         ('2', '1/8')
     """
     carried: dict[tuple[int, int], Fraction] = {}
@@ -77,8 +77,8 @@ def busiest_wire(one: Round) -> Fraction:
         ways = [(1, ahead)] * (2 * ahead <= DEVICES) + [(-1, DEVICES - ahead)] * (2 * ahead >= DEVICES)
         for step, hops in ways:
             for hop in range(hops):
-                wire = (source + step * hop) % DEVICES, step
-                carried[wire] = carried.get(wire, Fraction(0)) + one.share / len(ways)
+                link = (source + step * hop) % DEVICES, step
+                carried[link] = carried.get(link, Fraction(0)) + one.share / len(ways)
     return max(carried.values())
 
 
@@ -88,7 +88,7 @@ class Cost:
 
     Args:
         rounds: how many there are.
-        rows: what the busiest device or wire sends in all, in rows of k bytes.
+        rows: what the busiest device or link sends in all, in rows of k bytes.
         seconds: by the model, rounds x latency + bytes / rate.
     """
 
@@ -99,9 +99,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Scene:
-    """The costs of all ways, for one row size and one kind of wiring."""
+    """The costs of all ways, for one row size and one kind of links."""
 
-    wires: str
+    links: str
     row: str
     costs: dict[str, Cost]
 
@@ -111,13 +111,13 @@ class Scene:
         return min(self.costs, key=lambda way: self.costs[way].seconds)
 
 
-def look(wires: str, row: str) -> Scene:
+def look(links: str, row: str) -> Scene:
     """Add up all rounds of all ways."""
     costs = {}
     for way, rounds in WAYS.items():
-        rows = sum((each.share if wires == ANY else busiest_wire(each) for each in rounds), Fraction(0))
+        rows = sum((each.share if links == ANY else busiest_link(each) for each in rounds), Fraction(0))
         costs[way] = Cost(len(rounds), rows, len(rounds) * LATENCY_S + float(rows) * ROWS[row] / BYTES_PER_S)
-    return Scene(wires, row, costs)
+    return Scene(links, row, costs)
 
 
 def exchange_rounds() -> Explorer[Scene]:
@@ -129,11 +129,11 @@ def exchange_rounds() -> Explorer[Scene]:
     Communication: none; the picture is arithmetic.
 
     Example:
-        >>> exchange_rounds().choose(wires=NEIGHBOURS, row="64 MiB").text.splitlines()[-1]
+        >>> exchange_rounds().choose(links=NEIGHBOURS, row="64 MiB").text.splitlines()[-1]
         'the fastest: ring of pieces'
     """
     controls = [
-        Choice("wires", "wires between", [(each, each) for each in (ANY, NEIGHBOURS)]),
+        Choice("links", "links between", [(each, each) for each in (ANY, NEIGHBOURS)]),
         Choice("row", "k", [(each, each) for each in ROWS], start="256 KiB"),
     ]
     return Explorer(HEADING, controls, look, draw, describe)
@@ -141,7 +141,7 @@ def exchange_rounds() -> Explorer[Scene]:
 
 def describe(scene: Scene) -> str:
     """A line for each way."""
-    lines = [f"wires between {scene.wires}; rows of k = {scene.row}"]
+    lines = [f"links between {scene.links}; rows of k = {scene.row}"]
     for way, cost in scene.costs.items():
         shares = ", ".join(f"{_times(each.share)}" for each in WAYS[way])
         lines += [f"{way}: {_totals(cost)}", f"  rounds of {_shortened(shares)}"]
@@ -158,14 +158,14 @@ def draw(scene: Scene) -> Sheet:
         drawn = WAYS[way] if len(different) > 1 else different
         circles = beside([_circle(each, _below(each, scene, len(WAYS[way]) // len(drawn))) for each in drawn], 8)
         pieces.append(stack([paragraph([head]), circles], 2))
-    busiest = "device" if scene.wires == ANY else "wire"
+    busiest = "device" if scene.links == ANY else "link"
     rule = f"time = rounds × 10 µs + bytes of the busiest {busiest} / 100 GB/s"
     legend = paragraph([f"{rule}; rows of k = {scene.row}"], size=11, fill=MUTED)
     return Sheet(f"{scene.fastest} is the fastest for rows of {scene.row}", stack([*pieces, legend], 12))
 
 
 def _below(one: Round, scene: Scene, times: int) -> str:
-    told = _times(one.share) if scene.wires == ANY else f"{_times(one.share)}, wire {_times(busiest_wire(one))}"
+    told = _times(one.share) if scene.links == ANY else f"{_times(one.share)}, link {_times(busiest_link(one))}"
     return told if times == 1 else f"{times} × {told}"
 
 
@@ -197,9 +197,9 @@ def _circle(one: Round, words: str) -> Piece:
         x, y = _place(device)
         fill = device_colour(device)
         dots.append(f'<circle cx="{number(x)}" cy="{number(y)}" r="{DOT}" fill="{fill}" stroke="{BORDER}"/>')
-        dots.append(text(str(device), x, y, 10, fill=ink(fill)))
-    label = text(words, SIZE / 2, SIZE + 8, 11, fill=INK)
-    return Piece("".join([*_arrows(one), *dots, label]), max(SIZE, 5.6 * len(words)), SIZE + 16)
+        dots.append(text(str(device), x, y, 12, fill=ink(fill)))
+    label = text(words, SIZE / 2, SIZE + 10, 11, fill=INK)
+    return Piece("".join([*_arrows(one), *dots, label]), max(SIZE, 5.6 * len(words)), SIZE + 18)
 
 
 def _arrows(one: Round) -> Sequence[str]:

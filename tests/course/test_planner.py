@@ -46,7 +46,7 @@ def test_the_bounds_of_a_step_are_the_sum_and_the_longer_of_computing_and_commun
     assert (total.overlapped_s, total.step_s) == (9.0, 10.0)
 
 
-def test_an_all_reduce_on_one_host_is_a_ring_over_its_own_wires():
+def test_an_all_reduce_on_one_host_is_a_ring_over_its_own_links():
     program = mapped(lambda x: ts.lax.psum(x, "d"), 400, (4,), ("d",), ("d",))
     (exchange,) = estimate(program, SLOW).exchanges
     # 6 rounds of 1 s; 2 * 3/4 * 400 = 600 bytes at 100 bytes/s
@@ -60,14 +60,14 @@ def test_one_ring_over_two_hosts_takes_its_bytes_out_of_each_host_once():
     assert (total.nbytes, total.host_nbytes, total.between_s, total.inside_s) == (700, 700, 210.0, 0.0)
 
 
-def test_four_rings_that_leave_a_host_share_its_wire():
+def test_four_rings_that_leave_a_host_share_its_link():
     program = mapped(lambda x: ts.lax.psum(x, "host"), 400, (2, 4), ("host", "device"), ("host", "device"))
     (exchange,) = estimate(program, SLOW).exchanges
     # each of 4 devices sends 2 * 1/2 * 400 bytes to its partner on the other host; 2 rounds of 10 s
     assert (exchange.nbytes, exchange.host_nbytes, exchange.seconds) == (400, 1600, 20.0 + 160.0)
 
 
-def test_groups_that_stay_on_their_hosts_do_not_use_the_wire_between():
+def test_groups_that_stay_on_their_hosts_do_not_use_the_link_between():
     program = mapped(lambda x: ts.lax.psum(x, "device"), 400, (2, 4), ("host", "device"), ("host", "device"))
     total = estimate(program, SLOW)
     assert (total.host_nbytes, total.between_s, total.inside_s) == (0, 0.0, 12.0)

@@ -1,4 +1,4 @@
-"""The relay between the notebook and host b: what goes in comes out, later, or not while the wire is cut."""
+"""The relay between the notebook and host b: what goes in comes out, later, or not while the link is cut."""
 
 import select
 import socket
@@ -61,7 +61,7 @@ def test_every_byte_is_late_by_the_latency(relay: Relay, listener: socket.socket
         assert received(far, 4) == b"late"
 
 
-def test_what_is_sent_into_a_cut_wire_arrives_when_it_is_joined(relay: Relay, listener: socket.socket) -> None:
+def test_what_is_sent_into_a_cut_link_arrives_when_it_is_joined(relay: Relay, listener: socket.socket) -> None:
     near, far = through(relay, listener)
     with near, far:
         relay.cut()

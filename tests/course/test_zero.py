@@ -84,6 +84,7 @@ def test_a_step_of_zero_3_with_recomputation_is_that_of_plain_torch():
 def test_the_picture_says_which_layout_fits_and_every_control_changes_it():
     first = memory_by_kind()
     ends = [line.endswith("does not fit") for line in first.text.splitlines()[2:]]
+    assert "limit 14 MiB" in first.text  # that of the lesson's devices
     assert ends == [True, False, False, False]
     assert "stroke-dasharray" in first.svg
     assert memory_by_kind().choose(limit=32).text != first.text

@@ -881,9 +881,9 @@ COURSE = (
     Fault(
         "the latency of a collective counts once, however many rounds it takes",
         "course/planner.py",
-        "ROUNDS[rounds][step.op](n) * wire.latency_s + carried_s",
-        "wire.latency_s + carried_s",
-        ("tests/course/test_planner.py::test_an_all_reduce_on_one_host_is_a_ring_over_its_own_wires",),
+        "ROUNDS[rounds][step.op](n) * link.latency_s + carried_s",
+        "link.latency_s + carried_s",
+        ("tests/course/test_planner.py::test_an_all_reduce_on_one_host_is_a_ring_over_its_own_links",),
     ),
     Fault(
         "whoever has read an answer may still predict it",
@@ -930,11 +930,11 @@ COURSE = (
         (_doctest("course/schedules.py", "ring"),),
     ),
     Fault(
-        "bytes go through a wire that is cut",
+        "bytes go through a link that is cut",
         "course/two_hosts.py",
         "            self._passes.wait()\n",
         "",
-        ("tests/course/test_two_hosts.py::test_what_is_sent_into_a_cut_wire_arrives_when_it_is_joined",),
+        ("tests/course/test_two_hosts.py::test_what_is_sent_into_a_cut_link_arrives_when_it_is_joined",),
     ),
     Fault(
         "an exercise that was tried counts as passed",

@@ -1,0 +1,167 @@
+"""Right answers to rungs of the ladder, written otherwise than the solution, are at par too."""
+
+import pytest
+import torch
+
+import tinyshard as ts
+from course import ladder
+from course.solutions.lesson_18 import RIGHT, RING, across, gather, halved, scatter, seen, start
+from tests.extent import mostly_whole
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local():
+    ts.init(devices=8, runtime="local")
+    yield
+    ts.shutdown()
+
+
+def gathered_into_a_table(x):
+    me, newest = ts.lax.axis_index("d"), x
+    rows = torch.zeros(8, 1024)
+    rows[me] = x
+    for k in range(1, 8):
+        newest = ts.lax.ppermute(newest, "d", RING)
+        rows[(me - k) % 8] = newest
+    return rows
+
+
+def gathered_by_masks(x):
+    me, newest, number = ts.lax.axis_index("d"), x, torch.arange(8)[:, None]
+    rows = torch.where(number == me, x, 0.0)
+    for k in range(1, 8):
+        newest = ts.lax.ppermute(newest, "d", RING)
+        rows = torch.where(number == (me - k) % 8, newest, rows)
+    return rows
+
+
+def halved_and_doubled_in_a_copy(x):
+    me, rows = ts.lax.axis_index("d"), x.clone()
+    first = 0 * me
+    for distance in (4, 2, 1):
+        bit = me // distance % 2
+        mine, theirs = (first + each * distance + torch.arange(distance) for each in (bit, 1 - bit))
+        came = across(rows[theirs], distance)
+        rows[mine] = rows[mine] + came
+        first = first + bit * distance
+    for distance in (1, 2, 4):
+        mine = me // distance * distance + torch.arange(distance)
+        theirs = (me // distance ^ 1) * distance + torch.arange(distance)
+        rows[theirs] = across(rows[mine], distance)
+    return rows
+
+
+def doubled_in_own_order(x):
+    x = halved(x)
+    for distance in (1, 2, 4):
+        x = torch.cat([x, across(x, distance)])
+    return x[ts.lax.axis_index("d") ^ torch.arange(8)]
+
+
+def exchanged_into_a_table(x):
+    me = ts.lax.axis_index("d")
+    rows = x.clone()
+    for far in range(1, 8):
+        rows[(me - far) % 8] = ts.lax.ppermute(x[(me + far) % 8], "d", [(i, (i + far) % 8) for i in range(8)])
+    return rows
+
+
+def matmul_by_masks(x, w):
+    me, number = ts.lax.axis_index("d"), torch.arange(8)[:, None, None]
+    rows = torch.zeros(8, 32, 64)
+    for far in range(8):
+        rows = rows + (number == (me - far) % 8) * (x @ w)
+        x = ts.lax.ppermute(x, "d", RING) if far < 7 else x
+    return rows.flatten(0, 1)
+
+
+def entropy_by_a_mask_of_floats(x, w, targets):
+    logits = x @ w
+    logits = logits - ts.lax.pmax(logits.amax(1), "d")[:, None]
+    exponentials = torch.exp(logits)
+    is_target = (targets[:, None] == torch.arange(128) + 128 * ts.lax.axis_index("d")).float()
+    return torch.log(ts.lax.psum(exponentials.sum(1), "d")) - ts.lax.psum((is_target * logits).sum(1), "d")
+
+
+def fsdp_by_vjp(shards, x, grad):
+    def layer(shard, x):
+        return x.relu() @ gather(shard)
+
+    given, grads = [], []
+    for shard in shards:
+        given.append(x)
+        x = layer(shard, x)
+    for shard, each in zip(reversed(shards), reversed(given), strict=True):
+        _, back = ts.vjp(layer, shard.clone(), each)
+        of_shard, grad = back(grad)
+        grads.insert(0, of_shard)
+    return x, grads
+
+
+def fsdp_that_gathers_before_it_scatters(shards, x, grad):
+    given, grads = [], []
+    for shard in shards:
+        given.append(x)
+        x = x.relu() @ gather(shard)
+    for shard, each in zip(reversed(shards), reversed(given), strict=True):
+        of_whole = each.relu().T @ grad
+        grad = grad @ gather(shard.clone()).T * (each > 0) if shard is not shards[0] else grad
+        grads.insert(0, scatter(of_whole))
+    return x, grads
+
+
+def attention_of_results_joined_at_the_end(q, k, v):
+    parts = []
+    for far in range(8):
+        parts.append(seen(start(q), q, k, v))
+        k, v = ts.lax.ppermute((k, v), "d", RING) if far < 7 else (k, v)
+    largest, total, weighted = (torch.stack(each) for each in zip(*parts, strict=True))
+    share = torch.exp(largest - largest.amax(0))
+    return (weighted * share).sum(0) / (total * share).sum(0)
+
+
+def attention_by_logsumexp(q, k, v):
+    results, weights = [], []
+    for far in range(8):
+        scores = q @ k.T / 4
+        results.append(torch.softmax(scores, -1) @ v)
+        weights.append(torch.logsumexp(scores, -1))
+        k, v = ts.lax.ppermute((k, v), "d", RING) if far < 7 else (k, v)
+    share = torch.softmax(torch.stack(weights), 0)
+    return (torch.stack(results) * share[..., None]).sum(0)
+
+
+def pipeline_of_batches_and_zeros(W, batches):
+    me, received, results = ts.lax.axis_index("d"), torch.zeros(4, 32), []
+    batches = torch.cat([batches, torch.zeros(7, 4, 32)])
+    for tick in range(15):
+        value = torch.where(me == 0, batches[tick], received).relu() @ W[0]
+        results += [value] if tick >= 7 else []
+        received = ts.lax.ppermute(value, "d", RIGHT) if tick < 14 else received
+    return torch.stack(results)[None]
+
+
+ANSWERS = [
+    ("18.1", gathered_into_a_table),
+    ("18.1", gathered_by_masks),
+    ("18.4", halved_and_doubled_in_a_copy),
+    ("18.4", doubled_in_own_order),
+    ("18.5", exchanged_into_a_table),
+    ("18.6", matmul_by_masks),
+    ("18.8", entropy_by_a_mask_of_floats),
+    ("18.9", fsdp_by_vjp),
+    ("18.9", fsdp_that_gathers_before_it_scatters),
+    ("18.11", attention_of_results_joined_at_the_end),
+    ("18.11", attention_by_logsumexp),
+    ("18.13", pipeline_of_batches_and_zeros),
+]
+ROWS = mostly_whole(
+    [pytest.param(id, answer, id=f"{id}-{answer.__name__}") for id, answer in ANSWERS],
+    lambda row: row.values[1] is gathered_into_a_table,
+)
+
+
+@pytest.mark.parametrize("id, answer", ROWS)
+def test_a_second_right_answer_is_at_par(id, answer):
+    score = ladder.score(id, answer)
+    assert score.is_par, score
