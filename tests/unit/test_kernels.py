@@ -16,7 +16,7 @@ from tests.extent import in_turn, pairwise
 from tinyshard.core.program import Builder, Eqn, Value, find_op
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import make_ready
-from tinyshard.runtime.worker.kernels import KERNELS, kernel_for
+from tinyshard.runtime.worker.kernels import FUNCTIONS, KERNELS, kernel_for
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
 SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -138,6 +138,51 @@ def test_a_number_is_converted_once_and_an_op_on_tensors_is_torchs_own_function(
     assert isinstance(first, torch.Tensor) and first is second and first.dtype == torch.float32 and first == 2
     call_of("aten.add.Tensor", (Value(0), 2), [x], meta, None)([x, None])
     assert len(seen) == 2, "in the user's process the op is called as it is named"
+
+
+# by op, what follows its first operand in a call, and what is named
+BY_FUNCTION: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    *((f"aten.{op}.default", ([4, 3],), {}) for op in ("reshape", "view")),
+    *((f"aten.{op}.default", ([],), {}) for op in ("reshape", "view", "expand", "permute")),
+    *((f"aten.{op}.default", (), {}) for op in ("clone", "contiguous", "sum", "t", "zeros_like", "_to_copy")),
+    *((f"aten.{op}.default", (), {"dtype": to}) for op in ("sum", "zeros_like", "_to_copy") for to in DTYPES[:3]),
+    ("aten.sum.dim_IntList", ([0],), {}),
+    ("aten.sum.dim_IntList", (None, True), {}),
+    ("aten.sum.dim_IntList", ([],), {"dtype": torch.float64}),
+    ("aten.sum.dim_IntList", ([-1], True), {"dtype": torch.int64}),
+    ("aten.bmm.default", (Value(1),), {}),
+    ("aten.expand.default", ([2, -1, 4],), {}),
+    ("aten.mm.default", (Value(1),), {}),
+    ("aten.native_layer_norm.default", ([4], None, None, 1e-5), {}),
+    ("aten.permute.default", ([-1, 0],), {}),
+    ("aten.transpose.int", (-1, 0), {}),
+    ("aten.unsqueeze.default", (-1,), {}),
+]
+
+
+@pytest.mark.parametrize("op, rest, named", BY_FUNCTION)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_torchs_function_for_an_op_gives_what_the_op_gives(
+    op: str, rest: tuple[Any, ...], named: dict[str, Any], shape: str
+) -> None:
+    x = operands(1, torch.bfloat16, shape)[0]
+    if "mm" in op and x.dim() == 0:
+        x = x[None, None]
+    tensors = [x[None], x.t()[None]] if "bmm" in op else [x, x.t()]
+    try:
+        wanted = find_op(op)(tensors[0], *(tensors[1] if isinstance(a, Value) else a for a in rest), **named)
+    except RuntimeError:  # not of this shape: then it is refused either way
+        with pytest.raises(RuntimeError):
+            call_of(op, (Value(0), *rest), tensors, None, AWay(), **named)([*tensors, None])
+        return
+    made = call_of(op, (Value(0), *rest), tensors, None, AWay(), **named)([*tensors, None])[0]
+    wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+    check_same(made, wanted)
+    assert (made.data_ptr() == x.data_ptr()) == (wanted.data_ptr() == x.data_ptr()), "a copy is one, a view is one"
+
+
+def test_every_function_that_stands_for_an_op_is_tried() -> None:
+    assert {op for op, *_ in BY_FUNCTION} == set(FUNCTIONS)
 
 
 def test_a_call_that_names_an_argument_is_made_in_full() -> None:

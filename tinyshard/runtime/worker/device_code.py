@@ -136,7 +136,7 @@ class _Writer:
             arguments = plain + [f"{k}={x}" for k, x in named.items() if not keyword.iskeyword(k)]
             arguments += [f"**{{{k!r}: {x}}}" for k, x in named.items() if keyword.iskeyword(k)]
             # those whose functions may differ, as a kernel suits some shapes, have different names
-            form: Any = not step.kwargs and all(isinstance(a, Value | torch.Tensor) for a in args)
+            form: Any = list(step.kwargs), all(isinstance(a, Value | torch.Tensor) for a in args)
             if step.op in KERNELS:
                 form = [metas[a.number] if isinstance(a, Value) else a for a in step.args], step.kwargs
             name = self._name(step.op.rpartition(".")[0], (step.op, repr(form)), number)

@@ -269,8 +269,31 @@ def with_tensors_for_numbers(step: Eqn, metas: Sequence[ShapedType | None]) -> l
     return args
 
 
+# functions of torch's that take the arguments of these ops, in their order: to call one is faster than to call the op
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "aten._to_copy.default": partial(torch.Tensor.to, copy=True),
+    "aten.bmm.default": torch.bmm,
+    "aten.clone.default": torch.clone,
+    "aten.contiguous.default": torch.Tensor.contiguous,
+    "aten.expand.default": torch.Tensor.expand,
+    "aten.mm.default": torch.mm,
+    "aten.native_layer_norm.default": torch.native_layer_norm,
+    "aten.permute.default": torch.permute,
+    "aten.reshape.default": torch.reshape,
+    "aten.sum.default": torch.sum,
+    "aten.sum.dim_IntList": torch.sum,
+    "aten.t.default": torch.t,
+    "aten.transpose.int": torch.transpose,
+    "aten.unsqueeze.default": torch.unsqueeze,
+    "aten.view.default": torch.Tensor.view,
+    "aten.zeros_like.default": torch.zeros_like,
+}
+
+
 def short_name(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
-    """torch's function with an op's name, if all arguments are tensors: a call of "torch.add" is faster than the op."""
+    """torch's function for an op: of the table, or for tensors alone the one with the op's name, as `torch.add`."""
+    if str(op) in FUNCTIONS and kwargs.keys() <= {"dtype"}:
+        return FUNCTIONS[str(op)]
     if torch.Tag.pointwise not in op.tags or kwargs or not all(isinstance(a, Value | torch.Tensor) for a in args):
         return op
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
