@@ -163,7 +163,7 @@ def judge_checkpoint(checkpoint: Answer) -> Verdict:
         if reported := _difference_of_calls(first, other):
             return differs(
                 reported,
-                "A collective ends when every process has called it, and all must call the same ones in the same "
+                "A gather ends when every process has called it, and all must call the same collectives in the same "
                 "order. Which lines depend on the rank, and need not?",
             )
     if not isinstance(first.returned, Mapping):

@@ -804,7 +804,7 @@ ANSWERS = {
             Wrong(entropy_of_gathered_logits, "Reduce them to a number"),
             Wrong(entropy_that_overflows, "exp of a large logit overflows"),
             Wrong(entropy_of_every_devices_column, "What do the other seven add"),
-            Wrong(entropy_of_one_hot_rows, "as long as the vocabulary, and its numbers have 8 bytes"),
+            Wrong(entropy_of_one_hot_rows, "has 8 bytes"),
             Wrong(entropy_of_log_probabilities, "The target's logit is known at once"),
         ),
     ),
