@@ -7,6 +7,7 @@ are wrong, except the process's own; which collectives are called, and on how ma
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from course.bridge import launch, loop
 from course.bridge.setting import examples
-from course.bridge.traffic import Traffic
+from course.bridge.traffic import KINDS, LIBRARIES, Traffic
 from course.transformer import cross_entropy
 
 __all__ = ["Alone", "Saved", "run", "save"]
@@ -83,21 +84,22 @@ class Saved:
     Attributes:
         rank: its number.
         returned: what it returned.
-        sent: for each kind of collective how many it called, and the bytes sent.
+        called: the collectives in order, each with the bytes of its smallest tensor: one process's part.
         held_nbytes: the most that it held at a time, beside its own part of the model.
     """
 
     rank: int
     returned: Any
-    sent: dict[str, tuple[int, int]]
+    called: list[tuple[str, int]]
     held_nbytes: int
 
     def __str__(self) -> str:
         """One line."""
-        gathers, _ = self.sent.get("all_gather", (0, 0))
+        counts = Counter(kind for kind, _ in self.called)
+        called = ", ".join(f"{count} {kind}s" for kind, count in counts.items()) or "no collectives"
         returned = f"{len(self.returned)} tensors" if isinstance(self.returned, Mapping) else repr(self.returned)
         held = f"at most {self.held_nbytes:,} bytes held"
-        return f"process {self.rank}: {gathers} all_gathers, {returned} returned, {held}"
+        return f"process {self.rank}: {called}, {returned} returned, {held}"
 
 
 def save(checkpoint: Callable[[torch.nn.Module, int], Any], rank: int, processes: int = 2) -> Saved:
@@ -114,9 +116,9 @@ def save(checkpoint: Callable[[torch.nn.Module, int], Any], rank: int, processes
 
     def train(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         own: list[Any] = list(model.parameters())
-        with _Held([p.to_local() for p in own]) as held, Traffic() as traffic:
+        with _Held([p.to_local() for p in own]) as held, _Called() as called:
             returned = checkpoint(model, rank)
-        kept.append(Saved(rank, returned, traffic.sent, held.most_nbytes))
+        kept.append(Saved(rank, returned, called.in_order, held.most_nbytes))
 
     _run(launch.code("fsdp"), rank, processes, train)
     return kept[0]
@@ -129,7 +131,7 @@ class _Held(TorchDispatchMode):
         super().__init__()
         self.most_nbytes = 0
         self._own = {x.untyped_storage()._cdata for x in own}
-        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._held: dict[int, StorageWeakRef] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -139,10 +141,34 @@ class _Held(TorchDispatchMode):
             if type(x) is torch.Tensor:  # the others, as a DTensor, have no memory of their own
                 storage = x.untyped_storage()
                 if storage._cdata not in self._own:
-                    self._held[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._held = {key: value for key, value in self._held.items() if not value[0].expired()}
-        self.most_nbytes = max(self.most_nbytes, sum(nbytes for _, nbytes in self._held.values()))
+                    self._held[storage._cdata] = StorageWeakRef(storage)
+        self._held = {key: ref for key, ref in self._held.items() if not ref.expired()}
+        # FSDP2 makes a storage empty to drop what was gathered: it is asked for its size each time
+        storages = [torch.UntypedStorage._new_with_weak_ptr(ref.cdata) for ref in self._held.values()]
+        self.most_nbytes = max(self.most_nbytes, sum(each.nbytes() for each in storages))
         return out
+
+
+# What torch's libraries of collectives have beside them: for one process, and between two.
+_NO_COLLECTIVES = ("wait_tensor", "_wrap_tensor_autograd", "send", "recv_", "recv_any_source_")
+
+
+class _Called(TorchDispatchMode):
+    """The collectives in a `with` block, in order, each with the bytes of its smallest tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_order: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        library, _, name = func.name().partition("::")
+        name = name.partition(".")[0]
+        if library in LIBRARIES and name not in _NO_COLLECTIVES:
+            nbytes = [x.nbytes for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
+            self.in_order.append((KINDS.get(name, name.strip("_")), min(nbytes, default=0)))
+        return func(*args, **kwargs or {})
 
 
 def _run(script: str, rank: int, processes: int, train: Callable[..., None]) -> None:

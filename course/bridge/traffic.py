@@ -15,10 +15,12 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Traffic", "kinds_of"]
+__all__ = ["KINDS", "LIBRARIES", "Traffic", "kinds_of"]
+
+LIBRARIES = ("c10d", "_c10d_functional", "c10d_functional")  # of torch's collectives
 
 # What torch calls a collective in its two libraries, and in which of its tensors the parts of all are together.
-_KINDS = {
+KINDS = {
     "allreduce_": "all_reduce",
     "all_reduce": "all_reduce",
     "_allgather_base_": "all_gather",
@@ -54,8 +56,8 @@ class Traffic(TorchDispatchMode):
     ) -> Any:
         out = func(*args, **kwargs or {})
         library, name = func.name().split("::")
-        kind = _KINDS.get(name.split(".")[0])
-        if kind and library in ("c10d", "_c10d_functional", "c10d_functional"):
+        kind = KINDS.get(name.split(".")[0])
+        if kind and library in LIBRARIES:
             n = _group_of(args).size()
             whole = max(x.nbytes for x in tree_leaves((args, out)) if isinstance(x, torch.Tensor))
             count, nbytes = self.sent.get(kind, (0, 0))
@@ -76,7 +78,7 @@ def kinds_of(counts: Mapping[Any, int]) -> dict[str, int]:
     found: dict[str, int] = {}
     for op, count in counts.items():
         name = str(op).rpartition(".")[2]
-        kind = _KINDS.get(name, name)
+        kind = KINDS.get(name, name)
         found[kind] = found.get(kind, 0) + count
     return found
 

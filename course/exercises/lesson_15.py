@@ -41,13 +41,13 @@ def judge_hosts(answer: Any) -> Verdict:
     if peak <= 8 and sent <= 7.1 and between <= 1.1:
         return PASSED
     if between > 1.1:
-        hint = "Whole matrices cross the cable. Along which axis can a device find all parts of one on its own host?"
+        hint = "Whole matrices cross the link. Along which axis can a device find all parts of one on its own host?"
         return differs(reported, hint)
     if sent > 7.1:
         return differs(
             reported, "Weights in parts are gathered twice, forward and backward. Is that memory needed here?"
         )
-    return differs(reported, "The cable is used well. What is still whole on each device when the backward pass ends?")
+    return differs(reported, "The link is used well. What is still whole on each device when the backward pass ends?")
 
 
 # 15.2
@@ -136,7 +136,7 @@ EXERCISES = (
         judge_hosts,
         (
             "Which of the three must be in parts, if 16.5 MiB have to become 8?",
-            "Parts along `device` are found on the same host. What then crosses the cable, and how large is it?",
+            "Parts along `device` are found on the same host. What then crosses the link, and how large is it?",
             "Four devices share what is in parts: an all_reduce between hosts adds up only a quarter of each gradient.",
         ),
         stub=(P(), None, P()),

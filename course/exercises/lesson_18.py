@@ -23,8 +23,8 @@ SAID = {
     "peak_nbytes": "a device holds {:,} bytes at its peak",
 }
 TABLES = (
-    "Three times eight rows are held there: what has arrived and two tables, since writing a row into a table makes "
-    "another one. Keep rows in a list, and stack them once."
+    "Eight rows too many are held there. Writing into a table makes another table: keep rows in a list, "
+    "stack them once, and put them in order by an index."
 )
 BY_THE_LIBRARY = "The library has this collective. Here it is made of single messages: `ts.lax.ppermute` alone."
 
@@ -113,7 +113,7 @@ HINTS = {
         "It must be that device's row.",
         over={
             "nbytes": "Do not send rows of which the receiver needs one sum alone. Add first, then send the sum.",
-            "peak_nbytes": "x takes eight rows, and each sum is one. Add a row to the sum as soon as it is there: do "
+            "peak_nbytes": "Beside x one row is enough, the sum so far. Add each row to it as soon as it is there: do "
             "not keep rows for the end, and do not put x in another order first.",
         },
     ),
@@ -146,8 +146,8 @@ HINTS = {
         over={
             "rounds": "A ring of eight needs 14 rounds. Exchange with a device 4 away, then 2, then 1.",
             "nbytes": "Three rounds of everything are more bytes. Halve before you send: a device needs one half only.",
-            "peak_nbytes": "Eight rows are joined there in both orders, or written into a table, which each write "
-            "makes again. Choose which half is the lower one, then join both once.",
+            "peak_nbytes": "Eight rows are joined there in both orders, or written into a table, and each write makes "
+            "another table. Choose which half is the lower one, then join both once.",
         },
     ),
     "18.5": Hints(
@@ -161,9 +161,8 @@ HINTS = {
         values="What arrived from distance far came from device (me - far) % 8: it belongs in that row.",
         over={
             "nbytes": "Rows travel through devices that do not need them. Send each one straight to its device.",
-            "peak_nbytes": "Beside x, what has arrived and the result eight rows more are held there: x in another "
-            "order, or a table that each write makes again. Take each row from x when it is sent, and stack what has "
-            "arrived once.",
+            "peak_nbytes": "Eight rows too many are held there: x in another order, or a table, since each write makes "
+            "another table. Take each row from x when it is sent, and stack what has arrived once.",
         },
     ),
     "18.6": Hints(
@@ -209,8 +208,8 @@ HINTS = {
             "that.",
             "rounds": "Which of the three numbers has to wait for another one? The target's logit is known at once: "
             "reduce it beside the sum of exponentials, and take the logarithm afterwards.",
-            "peak_nbytes": "A row of zeros and a one for each token is as long as the vocabulary, and its numbers have "
-            "8 bytes. Compare the targets with the 128 columns that are here, or pick the one logit.",
+            "peak_nbytes": "Each number of `one_hot` has 8 bytes. Compare the targets with the 128 columns that are "
+            "here: that makes 1 byte for each. Or pick the one logit.",
         },
     ),
     "18.9": Hints(

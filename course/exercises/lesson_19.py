@@ -144,15 +144,27 @@ def _only_process_0(model, rank):  # type: ignore[no-untyped-def]
 _PROCESSES = 4
 
 
+def _difference_of_calls(first: alone.Saved, other: alone.Saved) -> str:
+    """The first difference between the collectives of process 0 and another; "" if there is none."""
+    counts = len(first.called), len(other.called)
+    if counts[0] != counts[1]:
+        return f"process 0 calls {counts[0]} collectives, process {other.rank} calls {counts[1]}"
+    for number, (one, two) in enumerate(zip(first.called, other.called, strict=True), 1):
+        if one != two:
+            said = [f"{kind} of {nbytes:,} bytes" for kind, nbytes in (one, two)]
+            return f"collective {number} is {said[0]} in process 0, {said[1]} in process {other.rank}"
+    return ""
+
+
 def judge_checkpoint(checkpoint: Answer) -> Verdict:
     """19.4: every process gathers, process 0 keeps all parameters, the others neither keep nor hold them."""
     first, *others = (alone.save(checkpoint, rank, _PROCESSES) for rank in range(_PROCESSES))
     for other in others:
-        if other.sent != first.sent:
-            gathers = [each.sent.get("all_gather", (0, 0))[0] for each in (first, other)]
+        if reported := _difference_of_calls(first, other):
             return differs(
-                f"process 0 calls {gathers[0]} all_gathers, process {other.rank} calls {gathers[1]}",
-                "A gather ends when every process has called it. Which lines depend on the rank, and need not?",
+                reported,
+                "A gather ends when every process has called it, and all must call the same collectives in the same "
+                "order. Which lines depend on the rank, and need not?",
             )
     if not isinstance(first.returned, Mapping):
         return differs(f"process 0 returns {type(first.returned).__name__}, not a dict")
@@ -177,7 +189,7 @@ def judge_checkpoint(checkpoint: Answer) -> Verdict:
         if other.held_nbytes >= nbytes:
             return differs(
                 f"process {other.rank} holds {other.held_nbytes:,} bytes at a time, the model has {nbytes:,}",
-                "Every process must gather, but which one must keep the result when it gathers the next?",
+                "Every process must gather, but which one must keep the result while it gathers the next parameter?",
             )
     return PASSED
 
@@ -228,7 +240,7 @@ EXERCISES = (
         ),
         stub=_only_process_0,
         why="All processes call the same collectives in the same order; what a process keeps may depend on its rank. "
-        "AdamW's moments are DTensors, too: without them a training does not go on as it was. Large models use "
-        "torch.distributed.checkpoint, which gathers nothing: each process writes its own part.",
+        "AdamW's moments are DTensors, too, and are needed to resume training. Large "
+        "models use torch.distributed.checkpoint, which gathers nothing: each process writes its own part.",
     ),
 )

@@ -140,7 +140,7 @@ PREDICTIONS = (
             ),
             Choice("the ring of pieces, with the most steps"),
         ),
-        why="For small blocks a step that sends an eighth of the bytes saves no time: 14 wait for each other, beside "
-        "7, 6 and 3.",
+        why="For small rows a step costs its latency, whether it sends a row or an eighth of one: 14 steps wait for "
+        "each other, and only 7, 6 and 3 in the other ways.",
     ),
 )

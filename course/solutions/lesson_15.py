@@ -56,8 +56,8 @@ ANSWERS = {
     "15.1": Answers(
         solution=(P(), P("device"), P("device")),
         wrong=(
-            Wrong((P(), BOTH, BOTH), "Whole matrices cross the cable"),
-            Wrong((P(), P("host"), P("host")), "Whole matrices cross the cable"),
+            Wrong((P(), BOTH, BOTH), "Whole matrices cross the link"),
+            Wrong((P(), P("host"), P("host")), "Whole matrices cross the link"),
             Wrong((P(), None, P("device")), "still whole on each device"),
             Wrong((P("device"), P("device"), P("device")), "gathered twice"),
         ),

@@ -65,6 +65,16 @@ def gathered_in_a_list_and_a_table(x):
     return rows
 
 
+def gathered_into_a_table_at_once(x):
+    """Right, but the table is made twice, beside the rows that are stacked."""
+    me, arrived = ts.lax.axis_index("d"), [x]
+    for _ in range(7):
+        arrived.append(ts.lax.ppermute(arrived[-1], "d", RING))
+    rows = torch.zeros(8, 1024)
+    rows[(me - torch.arange(8)) % 8] = torch.stack(arrived)
+    return rows
+
+
 # ---- 18.2: reduce-scatter -----------------------------------------------------------------------------------------
 
 
@@ -107,6 +117,11 @@ def scattered_rows_that_wait(x):
     for far in range(1, 8):
         arrived.append(ts.lax.ppermute(x[(me + far) % 8], "d", [(i, (i + far) % 8) for i in range(8)]))
     return sum(arrived)
+
+
+def scattered_by_halving(x):
+    """Three rounds, but the first one sends half of the rows, and holds them beside x."""
+    return halved(x)[0]
 
 
 # ---- 18.3: all-reduce, as a ring ----------------------------------------------------------------------------------
@@ -353,6 +368,17 @@ def entropy_of_one_hot_rows(x, w, targets):
     logits, me = x @ w, ts.lax.axis_index("d")
     largest = ts.lax.pmax(logits.amax(1), "d")
     is_target = torch.nn.functional.one_hot(targets, 1024).unflatten(1, (8, 128))[:, me]
+    total = torch.exp(logits - largest[:, None]).sum(1)
+    total, found = ts.lax.psum(torch.stack([total, (is_target * logits).sum(1)]), "d")
+    return torch.log(total) + largest - found
+
+
+def entropy_of_one_hot_columns(x, w, targets):
+    """Picks the target's logit by a row of 128 zeros, or of zeros and a one."""
+    logits, column = x @ w, targets - 128 * ts.lax.axis_index("d")
+    largest = ts.lax.pmax(logits.amax(1), "d")
+    is_here = (column >= 0) & (column < 128)
+    is_target = torch.nn.functional.one_hot(column.clamp(0, 127), 128) * is_here[:, None]
     total = torch.exp(logits - largest[:, None]).sum(1)
     total, found = ts.lax.psum(torch.stack([total, (is_target * logits).sum(1)]), "d")
     return torch.log(total) + largest - found
@@ -743,6 +769,7 @@ ANSWERS = {
             Wrong(gathered_in_order_of_arrival, "All devices must have the same order"),
             Wrong(gathered_by_passing_on_all, "passed on once, alone"),
             Wrong(gathered_in_a_list_and_a_table, "stack them once"),
+            Wrong(gathered_into_a_table_at_once, "in order by an index"),
         ),
     ),
     "18.2": Answers(
@@ -752,6 +779,7 @@ ANSWERS = {
             Wrong(scattered_one_too_far, "Follow one sum"),
             Wrong(scattered_after_all_rows_went_round, "Add first, then send the sum"),
             Wrong(scattered_rows_that_wait, "as soon as it is there"),
+            Wrong(scattered_by_halving, "Beside x one row is enough"),
         ),
     ),
     "18.3": Answers(
@@ -804,7 +832,8 @@ ANSWERS = {
             Wrong(entropy_of_gathered_logits, "Reduce them to a number"),
             Wrong(entropy_that_overflows, "exp of a large logit overflows"),
             Wrong(entropy_of_every_devices_column, "What do the other seven add"),
-            Wrong(entropy_of_one_hot_rows, "as long as the vocabulary, and its numbers have 8 bytes"),
+            Wrong(entropy_of_one_hot_rows, "has 8 bytes"),
+            Wrong(entropy_of_one_hot_columns, "has 8 bytes"),
             Wrong(entropy_of_log_probabilities, "The target's logit is known at once"),
         ),
     ),

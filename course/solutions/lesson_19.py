@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from course.bridge import launch
 from course.solutions.answers import Answers, Wrong
@@ -102,6 +103,36 @@ def checkpoint_held_everywhere(model: Any, rank: int) -> Any:
     return saved if rank == 0 else {}
 
 
+def checkpoint_by_gather_of_process_0(model: Any, rank: int) -> Any:
+    """Wrong: `gather` brings the parts to process 0, but the others must call it too."""
+    saved = {}
+    if rank == 0:
+        for name, parameter in model.named_parameters():
+            local = parameter.to_local().detach()
+            parts = [torch.empty_like(local) for _ in range(dist.get_world_size())]
+            dist.gather(local, parts, dst=0)
+            saved[name] = torch.cat(parts)
+    return saved
+
+
+def checkpoint_with_one_barrier(model: Any, rank: int) -> Any:
+    """Wrong: process 0 waits at a barrier that no other process calls."""
+    saved = checkpoint(model, rank)
+    if rank == 0:
+        dist.barrier()
+    return saved
+
+
+def checkpoint_in_two_orders(model: Any, rank: int) -> Any:
+    """Wrong: as many gathers in all processes, in another order."""
+    saved, parameters = {}, dict(model.named_parameters())
+    for name in sorted(parameters) if rank == 0 else parameters:
+        whole = parameters[name].full_tensor()
+        if rank == 0:
+            saved[name] = whole
+    return saved
+
+
 ANSWERS = {
     "19.1": Answers(
         solution=average,
@@ -136,6 +167,9 @@ ANSWERS = {
         solution=checkpoint,
         wrong=(
             Wrong(checkpoint_for_one_other, "Which lines depend on the rank"),
+            Wrong(checkpoint_by_gather_of_process_0, "Which lines depend on the rank"),
+            Wrong(checkpoint_with_one_barrier, "Which lines depend on the rank"),
+            Wrong(checkpoint_in_two_orders, "in the same order"),
             Wrong(checkpoint_of_the_own_part, "must be gathered"),
             Wrong(checkpoint_still_sharded, "must be gathered"),
             Wrong(checkpoint_everywhere, "Only process 0 writes"),
