@@ -3,10 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser.jupyterlab import JupyterLab, find_browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # CI names the browser that it has installed: there its absence is a failure, not a reason to skip.
 IS_REQUIRED = "TINYSHARD_BROWSER" in os.environ
@@ -43,12 +47,10 @@ def memory(screenshots: Path) -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="session")
-def lesson_page(jupyterlab: JupyterLab) -> Iterator[object]:
-    """JupyterLab in a browser window of a laptop's size."""
+def browser() -> Iterator["Browser"]:
+    """One Chromium for all tests: Playwright starts once in a process."""
     try:
         from playwright.sync_api import sync_playwright
-
-        from tests.browser.notebook_page import NotebookPage
     except ModuleNotFoundError as error:
         missing(f"{error.name} is not installed")
     browser_path = find_browser()
@@ -59,6 +61,15 @@ def lesson_page(jupyterlab: JupyterLab) -> Iterator[object]:
         browser = playwright.chromium.launch(
             executable_path=browser_path, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        yield NotebookPage(page, jupyterlab.url())
+        yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def lesson_page(browser: "Browser", jupyterlab: JupyterLab) -> Iterator[object]:
+    """JupyterLab in a browser window of a laptop's size."""
+    from tests.browser.notebook_page import NotebookPage
+
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield NotebookPage(page, jupyterlab.url())
+    page.close()

@@ -20,11 +20,9 @@ import pytest
 
 import tinyshard as ts
 from course.lessons import find_lessons, shipped_folder
-from tests.browser.conftest import missing
-from tests.browser.jupyterlab import find_browser
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
 BUILDING_S = 280
@@ -72,23 +70,13 @@ def pages(site: Path) -> dict[Path, Links]:
 
 
 @pytest.fixture(scope="module")
-def page(site: Path) -> Iterator[Page]:
-    """A browser on the site, served as it would be."""
-    from playwright.sync_api import sync_playwright
-
-    browser_path = find_browser()
-    if browser_path is None:
-        missing("there is no Chromium on this machine")
+def page(browser: Browser, site: Path) -> Iterator[Page]:
+    """A page of the site, served as it would be."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=browser_path, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        )
-        yield browser.new_page(
-            base_url=f"http://127.0.0.1:{server.server_port}/", viewport={"width": 1280, "height": 900}
-        )
-        browser.close()
+    page = browser.new_page(base_url=f"http://127.0.0.1:{server.server_port}/", viewport={"width": 1280, "height": 900})
+    yield page
+    page.close()
     server.shutdown()
     server.server_close()
 
