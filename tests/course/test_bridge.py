@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import subprocess
-from pathlib import Path
+import time
 
 import psutil
 import pytest
@@ -187,11 +187,15 @@ def test_a_script_that_fails_says_why_and_one_that_does_not_train_too():
 
 
 @pytest.mark.whole
-def test_a_program_that_does_not_end_in_time_is_stopped_with_all_its_processes():
-    with pytest.raises(TimeoutError, match=r"ddp had not ended after 3 s, and was stopped"):
-        launch.run("ddp", timeout_s=3)
-    program = str(Path(launch.__file__).with_name("ddp.py"))
-    assert not [p for p in psutil.process_iter(["cmdline"]) if program in (p.info["cmdline"] or ())]
+def test_a_program_that_does_not_end_in_time_is_stopped_with_all_its_processes(tmp_path):
+    script = f"import os, pathlib, time\npathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch()\ntime.sleep(60)\n"
+    with pytest.raises(TimeoutError, match=r"the script had not ended after 15 s, and was stopped"):
+        launch.run_text(script, timeout_s=15)
+    started = {int(path.name) for path in tmp_path.iterdir()}
+    assert len(started) == 2
+    ends_s = time.monotonic() + 5  # killed, a process lives for a moment
+    while left := [p for p in psutil.process_iter(["status"]) if p.pid in started and p.info["status"] != "zombie"]:
+        assert time.monotonic() < ends_s, left
 
 
 @pytest.mark.whole
