@@ -230,8 +230,6 @@ def numbered_anew(program: Program, written: Written, inputs: Sequence[int] | No
     Args:
         inputs: the values that are its inputs; None for those that it had.
     """
-    before = range(program.num_inputs)
-    inputs = before if inputs is None else inputs
     used = set(program.outputs)
     kept: list[int] = []
     for k in reversed(range(len(written.steps))):
@@ -241,12 +239,10 @@ def numbered_anew(program: Program, written: Written, inputs: Sequence[int] | No
         kept.append(k)
         used.update(step.operands)
     kept.reverse()
-    if (
-        len(kept) == len(program.steps)
-        and [*inputs] == [*before]
-        and all(map(operator.is_, written.steps, program.steps))
-    ):
-        return program
+    if inputs is None:
+        if len(kept) == len(program.steps) and all(map(operator.is_, written.steps, program.steps)):
+            return program
+        inputs = range(program.num_inputs)
     numbers = {number: i for i, number in enumerate(inputs)}
     for k in kept:
         for number in written.steps[k].results:
