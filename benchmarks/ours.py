@@ -19,7 +19,6 @@ from benchmarks.network import LAYOUTS, step
 from benchmarks.serve import Generator, serve, timed
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
 
 N = DEVICES
@@ -99,11 +98,11 @@ def collective(name: str, nbytes: int) -> Generator:
     assert form is not None
     wanted = [form(torch.stack(h), **params)[3].numpy() for h in hosts]
     # as device_put does it: where the devices can see it
-    inputs = [pool.put({d: pool.snapshot(x) for d, x in enumerate(h)}, users_line()) for h in hosts]
+    inputs = [pool.put({d: pool.snapshot(x) for d, x in enumerate(h)}) for h in hosts]
     for i in itertools.count():
 
         def call(x: Any) -> Any:
-            (y,) = pool.run(program, [x], users_line())
+            (y,) = pool.run(program, [x])
             pool.wait(y, range(N))
             return y
 

@@ -579,7 +579,7 @@ DISPATCH = (
     ),
     Fault(
         "1, 1.0 and True share an op's program",
-        "tinyshard/core/keys.py",
+        "tinyshard/core/cache.py",
         "return (type(x), repr(x) if isinstance(x, _BY_TEXT) else x)",
         "return x",
         ("tests/unit/test_partition.py::test_scalars_that_compare_equal_do_not_share_a_program",),
@@ -1093,7 +1093,7 @@ PROFILER = (
     ),
     Fault(
         "a derivative performs the effects of what it computes again",
-        "tinyshard/core/effects.py",
+        "tinyshard/core/evaluate.py",
         "token = _is_silent.set(True)",
         "token = _is_silent.set(False)",
         ("tests/unit/test_debug.py::test_a_print_comes_once_for_each_value",),

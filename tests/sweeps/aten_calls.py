@@ -183,7 +183,7 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
         layout = Layout(tuple(range(count)), axes, dims, "cpu")
         turned = draw.random() < 0.3
         blocks = {d: _block(parts[d], layout, d, turned) for d in range(count)}
-        buffers.append(runtime.put(blocks, None))
+        buffers.append(runtime.put(blocks))
         whole.append(x)
         told.append(f"{x.dtype}{list(x.shape)} {dims}{f' partial {partial}' if partial else ''}{' turned' * turned}")
     if not any(isinstance(x, ShardedVar) and not x.is_whole for x in operands):
@@ -195,7 +195,7 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
     results = [None if x is None else reduce_partial(builder, x) for x in applied]
     made = [x for x in results if x is not None]
     program = builder.finish([x.number for x in made])
-    outputs = runtime.run(program, buffers, None)
+    outputs = runtime.run(program, buffers)
     flat = list(expected) if isinstance(expected, list | tuple) else [expected]
     wrong = _difference(flat, results, made, outputs, axes)
     others = [x for x in leaves if not isinstance(x, torch.Tensor)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.core.spans import Log, Span, current_log
+from tinyshard.core.activity import Log, Span, current_log
 from tinyshard.profiler.events import Call, Events, Step, own_times, shares_of
 from tinyshard.profiler.joining import joined
 from tinyshard.profiler.perfetto import trace_events

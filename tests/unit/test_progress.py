@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.core import progress
+from tinyshard.core import activity
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         made.now_s += made.step_s
         return made.now_s
 
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=monotonic))
     return made
 
 
@@ -30,58 +30,58 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """What a front end is told."""
     told: list[str | None] = []
-    monkeypatch.setattr(progress, "show", told.append)
+    monkeypatch.setattr(activity, "show", told.append)
     return told
 
 
 def test_a_line_comes_after_two_seconds_is_renewed_twice_a_second_and_goes_away(
     clock: SimpleNamespace, lines: list[str | None]
 ) -> None:
-    with progress.doing("tracing step"):
+    with activity.doing("tracing step"):
         for passed_s in (1.9, 0.2, 0.1, 0.4):
             clock.now_s += passed_s
-            progress.still_doing()
+            activity.still_doing()
     assert lines == ["tracing step: 2 s", "tracing step: 3 s", None]
 
 
 def test_what_takes_less_says_nothing(clock: SimpleNamespace, lines: list[str | None]) -> None:
-    with progress.doing("tracing step"):
+    with activity.doing("tracing step"):
         clock.now_s += 1.9
-        progress.still_doing()
+        activity.still_doing()
     clock.now_s += 9
-    progress.still_doing()
+    activity.still_doing()
     assert lines == []
 
 
 def test_a_part_of_what_takes_long_says_nothing_of_its_own(clock: SimpleNamespace, lines: list[str | None]) -> None:
-    with progress.doing("tracing step"):
-        with progress.doing("starting the devices"):
+    with activity.doing("tracing step"):
+        with activity.doing("starting the devices"):
             clock.now_s += 3
-            progress.still_doing()
+            activity.still_doing()
         assert lines == ["tracing step: 3 s"]
     assert lines[1:] == [None]
 
 
 def test_the_line_goes_away_after_an_error_too(clock: SimpleNamespace, lines: list[str | None]) -> None:
-    with pytest.raises(KeyboardInterrupt), progress.doing("tracing step"):
+    with pytest.raises(KeyboardInterrupt), activity.doing("tracing step"):
         clock.now_s += 3
-        progress.still_doing()
+        activity.still_doing()
         raise KeyboardInterrupt
     assert lines == ["tracing step: 3 s", None]
 
 
 def test_no_other_thread_shows_anything(clock: SimpleNamespace, lines: list[str | None]) -> None:
     def work() -> None:
-        with progress.doing("a thread's work"):
+        with activity.doing("a thread's work"):
             clock.now_s += 3
-            progress.still_doing()
+            activity.still_doing()
 
-    with progress.doing("tracing step"):
+    with activity.doing("tracing step"):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
         assert lines == []
-        progress.still_doing()
+        activity.still_doing()
     assert lines == ["tracing step: 3 s", None]
 
 
@@ -112,10 +112,10 @@ def in_a_kernel(monkeypatch: pytest.MonkeyPatch, *, page_answers: bool) -> None:
 
 
 def show_and_end() -> None:
-    with progress.doing("tracing step"):
-        assert progress._task is not None
-        progress._task.next_s = 0.0
-        progress.still_doing()
+    with activity.doing("tracing step"):
+        assert activity._task is not None
+        activity._task.next_s = 0.0
+        activity.still_doing()
 
 
 def test_a_notebook_draws_the_line_and_takes_it_away(

@@ -312,10 +312,10 @@ def test_parts_of_a_sum_do_not_change_places_where_only_some_axes_are_combined(l
         blocks = {d: (x if d in first else torch.zeros(4, 4))[layout.index(d, (4, 4))].clone() for d in range(8)}
         whole.append(x)
         operands.append(value)
-        buffers.append(runtime.put(blocks, None))
+        buffers.append(runtime.put(blocks))
     (joined,) = partitioner.apply(builder, torch.ops.aten.cat.default, (operands,), {})
     made = reduce_partial(builder, joined)
-    (buffer,) = runtime.run(builder.finish([made.number]), buffers, None)
+    (buffer,) = runtime.run(builder.finish([made.number]), buffers)
     layout = Layout(tuple(range(8)), (2, 2, 2), made.dims)
     expected = torch.cat(whole)
     for device in range(8):

@@ -25,7 +25,7 @@ from torch.utils._device import DeviceContext
 
 import tinyshard as ts
 from tests.extent import examples
-from tinyshard.core.current_trace import this_thread
+from tinyshard.core.thread_state import this_thread
 from tinyshard.core.trace_thread import in_trace_thread, raise_interruption
 
 pytestmark = pytest.mark.usefixtures("local")

@@ -86,4 +86,4 @@ def test_a_call_like_an_earlier_one_passes_few_files(ways: dict[str, list[list[s
 
 def test_a_call_passes_no_more_files_than_these(ways: dict[str, list[list[str]]]) -> None:
     counts = {name: (len(first), len(again)) for name, (first, again) in ways.items()}
-    assert counts == {"eager": (34, 5), "jit": (43, 7), "pmap": (62, 7)}, "lower them where a hop has gone"
+    assert counts == {"eager": (27, 4), "jit": (36, 6), "pmap": (47, 6)}, "lower them where a hop has gone"

@@ -14,7 +14,6 @@ from tests.workers.processes import JOINED, stopped
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.local import LocalRuntime
 
@@ -78,7 +77,7 @@ def program_of(name, params, shape, dtype, named, axes=(4, 2), devices=tuple(ran
 
 
 def results(runtime, program, blocks):
-    (y,) = runtime.run(program, [runtime.put(blocks, users_line())], users_line())
+    (y,) = runtime.run(program, [runtime.put(blocks)])
     return runtime.fetch(y, sorted(program.devices))
 
 
@@ -152,7 +151,7 @@ def test_results_that_all_share_outlive_the_operands_and_each_other(joined):
     kept = []
     for seed in range(examples(9, 30)):
         blocks = operands((LARGE,), torch.float32, seed)
-        (y,) = joined.run(program, [joined.put(blocks, users_line())], users_line())
+        (y,) = joined.run(program, [joined.put(blocks)])
         kept.append((y, results(local, program, blocks)[0]))
         if seed % 3 == 2:
             del kept[-2]  # its block is free for the next
@@ -164,11 +163,11 @@ def test_a_block_that_was_passed_on_outlives_where_it_came_from(joined):
     pairs = tuple((i, (i + 1) % 8) for i in range(8))
     program = program_of("collective_permute", {"pairs": pairs}, (LARGE,), torch.float32, (0,), axes=(8,))
     blocks = operands((LARGE,), torch.float32)
-    x = joined.put(blocks, users_line())
+    x = joined.put(blocks)
     for _ in range(8):  # all the way round
-        (x,) = joined.run(program, [x], users_line())
+        (x,) = joined.run(program, [x])
     for _ in range(20):
-        joined.put(operands((LARGE,), torch.float32, seed=1), users_line())
+        joined.put(operands((LARGE,), torch.float32, seed=1))
     got = joined.fetch(x, range(8))
     assert all(torch.equal(got[d], blocks[d]) for d in range(8))
 

@@ -19,6 +19,5 @@ varying_types  along which axes the values of a shard_map may differ between dev
 live           live_arrays: which Arrays are alive, and the memory that they take
 refusals       what an Array cannot do that a tensor can: change in place, give access to its memory
 views          which handles share memory in torch
-levels         the value inside the wrappers of torch.func
 function_overrides/   the replacements of torch functions and methods on Arrays: one table
 """

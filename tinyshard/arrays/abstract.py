@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from tinyshard.arrays.levels import levels
 from tinyshard.arrays.placement import as_sharding, device_put
-from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import Layout, is_same_placement
+from tinyshard.core.thread_state import levels, types_around
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.sharding.base import checked_shape
@@ -121,12 +120,6 @@ def typeof(x: object) -> str:
         except (TypeError, ValueError, RuntimeError) as error:
             raise DtypeError("only arrays have a type", got=f"{x!r} ({type(x).__name__})") from error
     return described(tuple(x.shape), x.dtype, sharding_in_type(x))
-
-
-def types_around() -> Any:
-    """The `arrays.explicit.Types` of the trace in progress; None outside of one, and where its values are not typed."""
-    recorder = current_recorder()
-    return None if recorder is None else recorder.types
 
 
 def sharding_in_type(x: Any) -> Sharding | None:

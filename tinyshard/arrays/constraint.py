@@ -16,12 +16,11 @@ import torch
 from torch.autograd import forward_ad
 
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.transfer import put_plain
 from tinyshard.core import axis_names
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import Primitive
+from tinyshard.core.thread_state import innermost, is_tracing
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 

@@ -22,12 +22,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tinyshard.arrays.abstract import described, sharding_in_type, types_around
+from tinyshard.arrays.abstract import described, sharding_in_type
 from tinyshard.arrays.constraint import Target, placed_at
 from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import Primitive, primitive_of
+from tinyshard.core.thread_state import types_around
 from tinyshard.partition.explicit import PRODUCTS, Conflict, dims_of_results
 from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.reshard import Dims, ShardedVar
@@ -145,6 +146,8 @@ class Types:
     Attributes:
         mesh: the mesh whose axes cut them; None while there is no explicit one.
     """
+
+    says_what_varies = False
 
     def __init__(self, arguments: Sequence[NamedSharding | None] = (), around: Types | None = None) -> None:
         mesh = current_mesh()

@@ -18,7 +18,6 @@ from tinyshard.core.program import Builder, Value
 from tinyshard.core.safetensors import REALS, SUFFIX, head_of
 from tinyshard.core.stored_blocks import count_pieces, write_file
 from tinyshard.core.types import ShapedType
-from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import Buffer
 
@@ -86,7 +85,7 @@ def write(given: dict[Any, list[_Block]], folder: Path) -> dict[str, list[dict[s
             types = [ShapedType((count,), torch.int64)]
             program = builder.finish(builder.emit("write_file", (str(folder / file), head, values), {}, types))
             runtime = blocks[0].value.runtime
-            started.append((file, head, where, runtime.run(program, [b.value for b in blocks], users_line())[0]))
+            started.append((file, head, where, runtime.run(program, [b.value for b in blocks])[0]))
         else:
             started.append((file, head, where, [b.value for b in blocks]))
     for file, head, where, value in started:
@@ -133,7 +132,7 @@ def read(tensors: Sequence[SavedTensor]) -> None:
             shape = t.layout.shard_shape(t.shape)
             parts = t.parts(t.layout.index(position, t.shape))
             numbers += builder.emit("read_block", (t.name, parts, shape, t.dtype), {}, [ShapedType(shape, t.dtype)])
-        buffers = runtime.run(builder.finish(numbers), [], users_line())
+        buffers = runtime.run(builder.finish(numbers), [])
         blocks.update({(t.name, device): buffer for (t, _), buffer in zip(reads, buffers, strict=True)})
     _wait((device, buffer) for (_, device), buffer in blocks.items())
     wanted = [(t.layout, [blocks[t.name, d] for d in t.layout.devices]) for t in tensors if t.layout is not None]

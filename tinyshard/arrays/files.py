@@ -20,7 +20,6 @@ from tinyshard.arrays.file_transfer import read, shared_out, write
 from tinyshard.arrays.manifest import SavedTensor, is_own, opened, write_manifest
 from tinyshard.arrays.placement import as_sharding, as_tensor
 from tinyshard.arrays.transfer import check_devices, check_devices_exist
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError, TracedValueError
@@ -29,6 +28,7 @@ from tinyshard.core.leaves import is_opaque_leaf
 from tinyshard.core.replaced_folder import present, replacing
 from tinyshard.core.safetensors import NAMES, REALS
 from tinyshard.core.stored_blocks import read_block
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import Sharding, SingleDeviceSharding
 from tinyshard.sharding.axis_types import AxisType

@@ -15,7 +15,6 @@ from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.core.users_line import users_line
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import Buffer
 from tinyshard.sharding import Sharding
@@ -47,7 +46,7 @@ def joined(
         inputs = [[Value(builder.input(meta)) for _ in devices] for meta in metas]
         outputs = [builder.emit("held", (values,), {}, [meta])[0] for values, meta in zip(inputs, metas, strict=True)]
         buffers = [buffer for i in members for buffer in wanted[i][1]]
-        joined_buffers.update(zip(members, runtime.run(builder.finish(outputs), buffers, users_line()), strict=True))
+        joined_buffers.update(zip(members, runtime.run(builder.finish(outputs), buffers), strict=True))
     return [joined_buffers[i] for i in range(len(wanted))]
 
 
@@ -103,7 +102,7 @@ def make_array_from_callback(
         copies[block] = runtime.snapshot(values.to(dtype))
     blocks = {device: copies[layout.block(position)] for position, device in enumerate(layout.devices)}
     assert dtype is not None
-    return Array(runtime.put(blocks, users_line()), layout, sizes, dtype, True, sharding=place)
+    return Array(runtime.put(blocks), layout, sizes, dtype, True, sharding=place)
 
 
 def make_array_from_single_device_arrays(

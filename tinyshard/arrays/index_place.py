@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.levels import innermost
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, IndexingError
 from tinyshard.core.ints import as_int
+from tinyshard.core.thread_state import innermost, is_tracing
 
 View = Callable[[], torch.Tensor]
 

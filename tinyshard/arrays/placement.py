@@ -15,12 +15,12 @@ from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.transfer import put_plain, put_tensor
 from tinyshard.core import tree as trees
 from tinyshard.core.axis_names import device_names, shared_mesh
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.leaves import is_opaque_leaf
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from tinyshard.sharding.contexts import device_by_default
 from tinyshard.sharding.mesh import AbstractMesh, current_mesh, names_in

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ImmutableError, TracedValueError
 from tinyshard.core.frames import is_called_from
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.core.users_line import Where, users_line
 from tinyshard.sharding import Sharding
 

@@ -15,7 +15,6 @@ from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.core.users_line import users_line
 from tinyshard.partition.reshard import ShardedVar, reshard
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, Sharding
@@ -38,7 +37,7 @@ def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding:
         if block not in copies:  # copies of a block share one snapshot in this process
             copies[block] = runtime.snapshot(host[layout.index(position, shape)])
         blocks[device] = copies[block]
-    buffer = runtime.put(blocks, users_line())
+    buffer = runtime.put(blocks)
     return Array(buffer, layout, shape, host.dtype, committed, sharding=sharding)
 
 
@@ -52,7 +51,7 @@ def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None
     if not is_same_placement(have, layout):
         shape = tuple(x.shape)
         program = move_program(coarsest(have), coarsest(layout), shape, x.dtype)
-        buffer = buffer.runtime.run(program, [buffer], users_line())[0]
+        buffer = buffer.runtime.run(program, [buffer])[0]
     return Array(buffer, layout, tuple(x.shape), x.dtype, committed, sharding=sharding)
 
 

@@ -18,9 +18,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tinyshard.arrays.levels import innermost
-from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.primitive import primitive_of
+from tinyshard.core.thread_state import current_recorder, innermost
 
 Names = frozenset[str]
 
@@ -37,6 +36,7 @@ class VaryingTypes:
     """
 
     mesh = None
+    says_what_varies = True
 
     def __init__(
         self,
@@ -164,10 +164,3 @@ _OPERATORS = (
     "rshift",
 )
 _IN_PLACE = {"__setitem__", *(f"__i{name}__" for name in _OPERATORS)}
-
-
-def varying_types() -> VaryingTypes | None:
-    """The types of the trace in progress, if they are these."""
-    recorder = current_recorder()
-    types = None if recorder is None else recorder.types
-    return types if isinstance(types, VaryingTypes) else None

@@ -2,7 +2,6 @@
 
 signature        what decides whether a trace fits a call
 tracing          a function on tensors becomes a graph of aten ops on whole tensors
-process_state    what a trace changes for the whole process, restored even if the trace is abandoned
 capture          the trace in progress: what happens to each op before it is recorded; closed-over tensors become inputs
 trace_errors     errors of a trace that an op raises outside of one too
 python_numbers   a Python number among the arguments has no dtype, as in eager torch

@@ -29,16 +29,15 @@ from tinyshard.arrays.function_overrides.implicit_mutation import (
     statistics_error,
     writes_statistics,
 )
-from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.refusals import traced_value_error
 from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile import python_numbers
 from tinyshard.compile.modes import Mode, mode_of
 from tinyshard.compile.trace_errors import closed_over_changed, custom_op_writes, unknown_shape_error
 from tinyshard.compile.zero_tangents import propagate_zeros
-from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.device_dtypes import check_holdable, check_makes_holdable
 from tinyshard.core.errors import StatefulRandomError
+from tinyshard.core.thread_state import current_recorder, innermost
 from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.core.users_line import Where, users_line
 from tinyshard.partition.decompositions import always
@@ -182,7 +181,7 @@ class Watch(TorchDispatchMode):
         if op.namespace == "profiler":
             return call_profiler(op, args, where)
         fx_traceback.current_meta["custom"] = {"where": where}  # fx copies it to the nodes that are made
-        if is_random(op, args, kwargs):
+        if torch.Tag.nondeterministic_seeded in op.tags and is_random(op, args, kwargs):
             raise StatefulRandomError(
                 "a stateful random op in a traced function",
                 got=f"{op} in {where}",

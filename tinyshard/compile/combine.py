@@ -53,13 +53,11 @@ def combined(program: Program) -> Program:
 
     Communication: none; the program sends as many bytes as before.
     """
-    if len(program.steps) < 2 and not any(step.bodies for step in program.steps):
-        return program
     limit = config.read("combine_nbytes")
     if limit and any(step.bodies for step in program.steps):
         steps = tuple(replace(s, bodies=tuple(map(combined, s.bodies))) if s.bodies else s for s in program.steps)
         program = replace(program, steps=steps)
-    if not limit or len(program.steps) < 2:
+    if not limit:
         return program
     for kinds in (_collectives, _small_ops):
         candidates = {k: kind for k, step in enumerate(program.steps) if (kind := kinds(program, k, step)) is not None}

@@ -20,10 +20,10 @@ from tinyshard.compile.signature import Bound, as_operands, spelled_call
 from tinyshard.compile.text import axis_names, graph_text, program_text
 from tinyshard.compile.trace_cache import TraceCacheEntry, refuse_abstract
 from tinyshard.compile.tracing import Traced, closed_names
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.program import Program
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.draw.program import program_html
 from tinyshard.runtime.worker.device_code import device_code
 from tinyshard.sharding import Sharding, express

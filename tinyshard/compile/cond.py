@@ -20,9 +20,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.function_overrides.replaced import Replacement
-from tinyshard.arrays.levels import innermost
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import innermost, is_tracing
 from tinyshard.core.users_line import users_line
 
 

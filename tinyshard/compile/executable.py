@@ -28,7 +28,6 @@ from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.core.users_line import users_line
 from tinyshard.partition.reshard import ShardedVar, noted
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, Sharding
@@ -236,8 +235,9 @@ def close_program(
             return None
         return coarsest(x.layout) if isinstance(x, UnalignedVar) else layout(x.dims), ShapedType(x.shape, x.dtype)
 
+    program = simplified(builder.finish([x.number for x in results]))
     return Executable(
-        combined(simplified(builder.finish([x.number for x in results]))),
+        combined(program) if program.repeats_ops else program,
         tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
         tuple(map(result_of, results)),
     )
@@ -261,7 +261,6 @@ def call(
     Communication: operands that are not in place are moved; then that of the program.
     """
     check_devices_live(operands)
-    where = users_line()
     buffers = []
     for x, layout in zip(operands, executable.inputs, strict=True):
         if not isinstance(x, Array):
@@ -271,7 +270,7 @@ def call(
         buffers.append(x._buffer)
     runtime = buffers[0].runtime if buffers else lifecycle.current()
     freed = donated_buffers(operands, buffers, donated) if donated else ()
-    outputs = runtime.run(executable.program, buffers, where, guards=not executable.results, donated=freed)
+    outputs = runtime.run(executable.program, buffers, guards=not executable.results, donated=freed)
     if executable.program.checks_nans and outputs:
         runtime.wait(outputs[0], assignment.devices)
     results: Any = executable.results

@@ -24,13 +24,13 @@ from tinyshard.arrays.function_overrides import IN_PLACE, TRACED, TRANSFORMED
 from tinyshard.arrays.function_overrides.derivatives import note_custom_derivative
 from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.function_overrides.show import repr_traced
-from tinyshard.arrays.varying_types import VaryingTypes, described, varying_types
+from tinyshard.arrays.varying_types import VaryingTypes, described
 from tinyshard.compile import python_numbers
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.traced_views import TracedViews
-from tinyshard.core.current_trace import is_tracing, this_thread
 from tinyshard.core.errors import ImmutableError, ShardingError
 from tinyshard.core.jax_hints import OF_ARRAYS, no_attribute
+from tinyshard.core.thread_state import is_tracing, this_thread, varying_types
 
 _unchecked: list[bool] = []  # for each open block, of any thread, the setting from before the first one
 _unchecked_lock = threading.Lock()

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves
 
-from tinyshard.arrays.levels import innermost
 from tinyshard.core.errors import DtypeError, EndedTraceError
 from tinyshard.core.leaves import named_leaves
+from tinyshard.core.thread_state import innermost
 from tinyshard.core.users_line import users_line
 
 _MOST = 10_000  # objects looked at in a result

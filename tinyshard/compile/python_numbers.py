@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tinyshard.core.current_trace import current_recorder
+from tinyshard.core.thread_state import current_recorder
 
 _NUMBERS = (bool, int, float, complex, np.integer, np.floating)
 _KINDS = (bool, int, float, complex)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from tinyshard.compile.tracing import Traced
-from tinyshard.core.effects import silenced
-from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.evaluate import Interpreter, evaluate, silenced
 from tinyshard.core.primitive import primitive_of
 
 Function = Callable[..., Sequence[torch.Tensor]]

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.keys import frozen
+from tinyshard.core.cache import frozen
 from tinyshard.core.program import Cut, Eqn, Program, Reason, Value, find_op, has_op, is_view
 from tinyshard.core.types import ShapedType
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,12 +26,12 @@ from tinyshard.compile.executable import (
 from tinyshard.compile.look_ahead import LookAhead
 from tinyshard.compile.trace_errors import unknown_shape_error
 from tinyshard.core import collector
+from tinyshard.core.activity import spanned
+from tinyshard.core.cache import frozen
 from tinyshard.core.evaluate import Interpreter, evaluate, line_of
-from tinyshard.core.keys import frozen
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.primitive import bound_in, primitive_of
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
 from tinyshard.partition import deferred, partitioner
@@ -48,7 +49,7 @@ class PartOfMesh:
     """The axes of a mesh that a region is for; along the others its values are whole, and are partitioned.
 
     Attributes:
-        axes: the program's axes for the names that its collectives use, a `primitives.inlining.Axes`.
+        axes: the program's axes for the names that its collectives use, a `primitives.manual_region.Axes`.
         mesh: for each axis of the mesh those of the program.
         taken: the program's axes along which values are blocks: those of the region, and of the regions around it.
         uneven: the graphs in its control flow that some of its devices may run, and others not.
@@ -146,7 +147,10 @@ class Partitioner(Interpreter):
         self.assignment = assignment
         self._around = builder.where
         self.values: dict[torch.fx.Node, Any] = {}
-        self._ahead = LookAhead(builder.axes, self.values)
+
+    @cached_property
+    def _ahead(self) -> LookAhead:
+        return LookAhead(self.builder.axes, self.values)
 
     # ---- nodes ------------------------------------------------------------------------------------------------
 

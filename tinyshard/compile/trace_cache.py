@@ -27,7 +27,7 @@ from tinyshard.compile.executable import (
 from tinyshard.compile.signature import Signature
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import Traced, closed_names
-from tinyshard.core import progress
+from tinyshard.core import activity
 from tinyshard.core.cache import Recent
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
@@ -130,7 +130,7 @@ class TraceCacheEntry:
         known = self.executables.get(key)
         if known is None:
             what = f"planning a program for {len(assignment.devices)} devices"
-            with progress.doing(what):
+            with activity.doing(what):
                 known = self.executables.put(key, _compiled(self.traced, assignment, specs, asked))
         return known
 

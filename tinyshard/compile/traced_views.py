@@ -15,9 +15,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.function_overrides import traced_index
-from tinyshard.arrays.levels import levels
-from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import TracedValueError
+from tinyshard.core.thread_state import current_recorder, is_tracing, levels
 from tinyshard.core.users_line import Where, users_line
 
 

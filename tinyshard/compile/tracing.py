@@ -31,16 +31,14 @@ from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked
 from tinyshard.compile.modes import Mode, mode_of, uses_module
 from tinyshard.compile.outlived import end_value, refuse_holders
-from tinyshard.compile.process_state import compiling, process_kept, unlogged
 from tinyshard.compile.trace_errors import closed_over_changed
 from tinyshard.core import collector
-from tinyshard.core.current_trace import recording, this_thread
-from tinyshard.core.effects import note_silence, silence_of
+from tinyshard.core.activity import spanned
 from tinyshard.core.errors import ImmutableError
-from tinyshard.core.evaluate import without_source
+from tinyshard.core.evaluate import note_silence, silence_of, without_source
 from tinyshard.core.named_scopes import SCOPE
 from tinyshard.core.primitive import primitive_of
-from tinyshard.core.spans import spanned
+from tinyshard.core.thread_state import compiling, process_kept, recording, this_thread, unlogged
 from tinyshard.core.trace_thread import in_trace_thread, in_turn, raise_interruption
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_code import PACKAGE, TORCH

@@ -1,8 +1,9 @@
-"""A cache of the most recently used entries.
+"""A cache of the most recently used entries, and keys for it, made from the arguments of an op.
 
 executables = Recent(256)
 executables.get(key)         None, or the value; with more than 128 entries it counts as used now
 executables.put(key, value)  drops the least recently used entry, if there are more than 256
+frozen(args)                 a key
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_BY_TEXT = (float, complex)  # -0.0 equals 0.0, and nan equals nothing
 
 _all: weakref.WeakSet[Recent[Any, Any]] = weakref.WeakSet()
 _all_lock = threading.RLock()
@@ -78,3 +82,24 @@ def clear_all() -> None:
         caches = list(_all)
     for cache in caches:
         cache.clear()
+
+
+def frozen(tree: Any) -> Any:
+    """A hashable key for a tree of arguments, which distinguishes 1, 1.0 and True, and -0.0 and 0.0.
+
+    Example:
+        >>> frozen([1, 2.0]) == frozen([1.0, 2]), frozen({"dim": -1}) == frozen({"dim": -1})
+        (False, True)
+    """
+    if isinstance(tree, list | tuple):
+        return (type(tree), *map(frozen, tree))
+    if isinstance(tree, dict):
+        return tuple((name, frozen(value)) for name, value in tree.items())
+    if is_dataclass(tree):
+        return (type(tree), *(frozen(getattr(tree, field.name)) for field in fields(tree)))
+    return frozen_leaf(tree)
+
+
+def frozen_leaf(x: Any) -> Any:
+    """The key for a single value."""
+    return (type(x), repr(x) if isinstance(x, _BY_TEXT) else x)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
-
-from tinyshard.core.errors import MeshError
 
 
 @dataclass(frozen=True, order=True)
@@ -75,16 +73,3 @@ class Device:
 
     def __repr__(self) -> str:
         return f"{self.platform.upper()} {self.id}"
-
-
-def check_distinct(devices: Sequence[Device], what: str) -> None:
-    """Raise MeshError if a device is twice in `devices`."""
-    ids = [d.id for d in devices]
-    twice = sorted({i for i in ids if ids.count(i) > 1}) if len(set(ids)) < len(ids) else []
-    if twice:
-        raise MeshError(
-            f"{what} names a device twice",
-            got=f"device ids {ids}",
-            rule=f"each device appears once; {twice} appear more often",
-            try_="ts.devices() lists the distinct devices",
-        )

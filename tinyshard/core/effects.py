@@ -5,24 +5,19 @@
     the controller, which waits for the call      assembles the blocks, and prints
 
 A device never has the function: a Site stays in the controller, and is sent as its number. A derivative that recomputes
-a function is silent: its output was printed when the function ran. A graph that is traced in a silent block
-stays silent: an interpreter that walks over it later, as to write a program, also skips the effects of its loops.
+a function is silent (`core/evaluate.py`): its output was printed when the function ran.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 Blocks = Mapping[int, list[torch.Tensor]]  # by device, its block of each operand
 EFFECT = "effect"  # the op of a step
-
-_is_silent: ContextVar[bool] = ContextVar("tinyshard_is_silent", default=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,31 +37,6 @@ class Site:
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         """As its number: a program is sent to the devices."""
         return int, (self.number,)
-
-
-@contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """A block in which traced and partitioned functions have no effects: they were performed before."""
-    token = _is_silent.set(True)
-    try:
-        yield
-    finally:
-        _is_silent.reset(token)
-
-
-def note_silence(module: torch.fx.GraphModule) -> None:
-    """Note whether a graph is traced in such a block: then all walks over it are silent."""
-    module.meta["is_silent"] = is_silent()
-
-
-def silence_of(module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[None]:
-    """A block that is silent if the graph is."""
-    return silenced() if module.meta.get("is_silent") else contextlib.nullcontext()
-
-
-def is_silent() -> bool:
-    """Whether effects are left out now."""
-    return _is_silent.get()
 
 
 class Effects:

@@ -2,28 +2,33 @@
 
 The partitioner, the inliner, the replay of a graph that is differentiated and the printer are interpreters of
 this walk. It is `torch.fx.Interpreter` without the execution of ops.
+
+A derivative that recomputes a function is silent: the function's effects, as its prints, were performed when it ran.
+A graph that is traced in a silent block stays silent: a later walk over it also skips the effects of its loops.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.node import map_arg
 
-from tinyshard.core.effects import silence_of
 from tinyshard.core.named_scopes import within
 from tinyshard.core.trace_thread import raise_interruption
 
 # A graph is walked here, not executed: torch writes and compiles its source when somebody asks for it, not before.
 GraphModule = _LazyGraphModule
 
+_is_silent: ContextVar[bool] = ContextVar("tinyshard_is_silent", default=False)
 
-def without_source() -> AbstractContextManager[None]:
+
+def without_source() -> contextlib.AbstractContextManager[None]:
     """Graphs that torch's tracer makes here have no source until somebody asks for it."""
     return _use_lazy_graph_module(True)
 
@@ -98,3 +103,28 @@ def _walked(
             args, kwargs = map_arg(node.args, values.__getitem__), map_arg(node.kwargs, values.__getitem__)
             values[node] = interpreter.call(node, args, kwargs)
     raise AssertionError("a graph ends with its output")
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """A block in which traced and partitioned functions have no effects: they were performed before."""
+    token = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(token)
+
+
+def note_silence(module: torch.fx.GraphModule) -> None:
+    """Note whether a graph is traced in such a block: then all walks over it are silent."""
+    module.meta["is_silent"] = is_silent()
+
+
+def silence_of(module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[None]:
+    """A block that is silent if the graph is."""
+    return silenced() if module.meta.get("is_silent") else contextlib.nullcontext()
+
+
+def is_silent() -> bool:
+    """Whether effects are left out now."""
+    return _is_silent.get()

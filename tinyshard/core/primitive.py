@@ -13,7 +13,7 @@ package's interpreters of a graph need.
     has_effect  dead code: whether it stays although no op uses its results     it is removed
     replay      a graph that is run again, to be differentiated or vmapped      the op is called again
     partition   `compile.spmd`: on whole tensors, a part of a program           as an op of torch
-    inline      `primitives.inlining`: on shards, inside of a manual region     as an op of torch
+    inline      `primitives.manual_region`: on shards, inside of a manual region     as an op of torch
     typed       `arrays.explicit`: how its results are cut                  as an op of torch
     varies      `primitives.varying`: along which axes the results differ       as the operands do
     shardings   the device assignment of a function with it
@@ -40,8 +40,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from tinyshard.core.current_trace import is_tracing, keep
 from tinyshard.core.layout import Layout
+from tinyshard.core.thread_state import is_tracing, keep
 from tinyshard.core.types import ShapedType
 
 P = TypeVar("P")  # the params of a primitive, beside tensors: a frozen, hashable value

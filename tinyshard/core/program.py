@@ -151,6 +151,11 @@ class Program:
         within = [body.largest_nbytes for step in self.steps for body in step.bodies]
         object.__setattr__(self, "largest_nbytes", max([*sizes, *within], default=0))
 
+    @property
+    def repeats_ops(self) -> bool:
+        """Whether an op is in it twice, or a step has bodies: then some steps may be combined."""
+        return len({step.op for step in self.steps}) < len(self.steps) or any(step.bodies for step in self.steps)
+
     def made_by(self, step: Eqn) -> str:
         """The results of a step as text: "%5: f32[16, 4]"."""
         return ", ".join(f"{Value(n)}: {self.metas[n] or '?'}" for n in step.results if n >= 0)

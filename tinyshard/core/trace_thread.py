@@ -25,9 +25,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from tinyshard.core import progress
-from tinyshard.core.current_trace import this_thread
-from tinyshard.core.torch_state import guards_ended, state_to_carry
+from tinyshard.core import activity
+from tinyshard.core.thread_state import guards_ended, state_to_carry, this_thread
 from tinyshard.core.users_code import is_users
 
 P = ParamSpec("P")
@@ -138,7 +137,7 @@ class _Task:
             self._begins.release()
             while not self._is_over:
                 try:
-                    progress.still_doing()
+                    activity.still_doing()
                     self._strike()
                     self._ends.acquire(timeout=_LOOK_EVERY_S)  # not join: a handler's error ends that in Python 3.11
                 except BaseException as error:  # of a signal handler

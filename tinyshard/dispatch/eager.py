@@ -23,13 +23,12 @@ from tinyshard.compile.capture import written
 from tinyshard.compile.executable import DeviceAssignment, Executable, assignment_of, call, spec_of
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.core import config
-from tinyshard.core.cache import Recent
-from tinyshard.core.current_trace import this_thread
+from tinyshard.core.cache import Recent, frozen_leaf
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.errors import DtypeError, StatefulRandomError, TracedValueError
 from tinyshard.core.evaluate import GraphModule
-from tinyshard.core.keys import frozen_leaf
 from tinyshard.core.primitive import primitive_of
+from tinyshard.core.thread_state import this_thread
 from tinyshard.dispatch.inplace import rebind
 from tinyshard.partition.op_table import is_random, op_traits
 

@@ -31,8 +31,7 @@ from tinyshard.compile.executable import Executable, assignment_of, call, spec_o
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.trace_errors import custom_op_writes
 from tinyshard.compile.tracing import trace
-from tinyshard.core.cache import Recent
-from tinyshard.core.keys import frozen
+from tinyshard.core.cache import Recent, frozen
 from tinyshard.core.types import ShapedType
 
 aten = torch.ops.aten

@@ -12,11 +12,11 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.explicit import types_within
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.arrays.varying_types import described, varying_types
+from tinyshard.arrays.varying_types import described
 from tinyshard.compile.tracing import Traced
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.jax_hints import check_others
+from tinyshard.core.thread_state import is_tracing, varying_types
 from tinyshard.core.types import ShapedType
 from tinyshard.lax.scan import Tensors, flat, has_array
 from tinyshard.primitives.branching import Branches

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from tinyshard.arrays.varying_types import varying_types
 from tinyshard.core import axis_names, tree
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import varying_types
 from tinyshard.lax.operands import axes_of, one_by_one
 from tinyshard.primitives.collective import axis_total, collective
 

@@ -12,13 +12,12 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.explicit import types_within
-from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.arrays.varying_types import VaryingTypes, described, varying_types
-from tinyshard.core.current_trace import is_tracing
+from tinyshard.arrays.varying_types import VaryingTypes, described
 from tinyshard.core.errors import DtypeError, MappingError, ShardingError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.leaves import named_leaves, without_none
+from tinyshard.core.thread_state import innermost, is_tracing, varying_types
 from tinyshard.core.types import ShapedType
 from tinyshard.primitives.scan import Scan
 from tinyshard.transforms import bodies

@@ -10,10 +10,10 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.explicit import types_within
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.leaves import named_leaves
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.lax.scan import Tensors, check_carry, flat, has_array
 from tinyshard.primitives.branching import While
 from tinyshard.transforms import bodies

@@ -20,8 +20,8 @@ import torch
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.placement import device_put
 from tinyshard.core import tree as trees
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.optim.bound import Bound
 from tinyshard.sharding import NamedSharding, PartitionSpec, PositionalSharding, Sharding
 from tinyshard.sharding.contexts import disable_jit

@@ -8,7 +8,6 @@ explicit         how results are cut if no operand is moved: what the types of e
 partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
 shape_inference  the shapes and dtypes that an op makes
 op_table         properties of ops that neither torch's schemas nor the rules give: tables
-strides          which kernels take operands of any strides
 decompositions   ops written in other ops that can be partitioned: two tables
 foreach          ops on lists of tensors, which are partitioned one by one
 deferred         fills, and what is computed from them alone, made in the layout of their first consumer

@@ -58,7 +58,7 @@ def has_mask(indices: Any) -> bool:
 
 
 def is_random(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this call draws from torch's own generator; attention without dropout does not, though it could.
+    """Whether this call of an op that may draw from torch's own generator does; attention without dropout does not.
 
     Example:
         >>> is_random(aten.native_dropout.default, (torch.ones(2), 0.5, True), {})
@@ -66,8 +66,6 @@ def is_random(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         >>> is_random(aten.native_dropout.default, (torch.ones(2), 0.5, False), {})
         False
     """
-    if torch.Tag.nondeterministic_seeded not in op.tags:
-        return False
     given = {a.name: a.default_value for a in op._schema.arguments}
     given.update(zip(given, args, strict=False))
     given.update(kwargs)

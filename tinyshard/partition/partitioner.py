@@ -12,8 +12,8 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from tinyshard.core.cache import frozen_leaf
 from tinyshard.core.evaluate import Interpreter, evaluate, without_source
-from tinyshard.core.keys import frozen_leaf
 from tinyshard.core.program import Builder, Reason, Value
 from tinyshard.core.trace_thread import in_trace_thread, in_turn
 from tinyshard.core.types import ShapedType
@@ -23,9 +23,9 @@ from tinyshard.partition.foreach import FOREACH, one_by_one
 from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.plan import as_replicated, local_types, plan
 from tinyshard.partition.reshard import Dims, ShardedVar, note_reordered, noted, reshard
+from tinyshard.partition.rules import needs_contiguous
 from tinyshard.partition.rules.call import is_tensor
 from tinyshard.partition.shape_inference import UnknownShape, check_takes
-from tinyshard.partition.strides import needs_contiguous
 
 __all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "place", "plan", "settled"]
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from tinyshard.core import collector
-from tinyshard.core.keys import frozen_leaf
+from tinyshard.core.cache import frozen_leaf
 from tinyshard.core.layout import Axes
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType

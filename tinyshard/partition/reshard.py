@@ -33,8 +33,8 @@ from typing import Any
 
 import torch
 
+from tinyshard.core.cache import frozen
 from tinyshard.core.collectives import COLLECTIVES, group_size, nbytes_sent
-from tinyshard.core.keys import frozen
 from tinyshard.core.layout import Axes, Layout
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType

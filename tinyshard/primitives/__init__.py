@@ -1,8 +1,7 @@
 """The ops that tinyshard defines, each with its rules (`tinyshard.core.primitive`).
 
 collective           a collective over a named axis
-manual_region        code that every device runs on its own shard: its graph, and its shapes on devices and as a whole
-inlining             its graph, written into a program
+manual_region        code that every device runs on its own shard: its graph, its shapes, its place in a program
 scan                 a loop with one traced body: its graph, and the number of rounds
 branching            a while loop, and branches: control flow that depends on a value
 call                 a function whose gradient is not that of its ops: checkpoint, custom_vjp, custom_jvp

@@ -26,12 +26,11 @@ from typing import Any
 
 import torch
 
-from tinyshard.arrays.levels import levels
-from tinyshard.arrays.varying_types import varying_types
 from tinyshard.core import axis_names
 from tinyshard.core.collectives import COLLECTIVES, in_groups, reduced
 from tinyshard.core.primitive import Primitive, bound_in
 from tinyshard.core.program import Builder, Value
+from tinyshard.core.thread_state import levels, varying_types
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.layouts import choose
 from tinyshard.partition.partitioner import place
@@ -208,7 +207,7 @@ def _step(builder: Builder, x: int, call: Call, axes: Any) -> int:
 
     Args:
         x: the number of its operand.
-        axes: the program's axes for its names, a `primitives.inlining.Axes`.
+        axes: the program's axes for its names, a `primitives.manual_region.Axes`.
     """
     over, groups = axes.of(call.axes, call.groups, builder.axes)
     params = call.arguments

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.placement import device_get
-from tinyshard.core.effects import EFFECT, Blocks, Site, is_silent
+from tinyshard.core.effects import EFFECT, Blocks, Site
 from tinyshard.core.errors import MappingError
+from tinyshard.core.evaluate import is_silent
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.primitive import Primitive
 from tinyshard.core.program import Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyshard.core.spans import Span
+from tinyshard.core.activity import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinyshard.compile.cost import bytes_sent, flops_of
+from tinyshard.core.activity import Log, Span
 from tinyshard.core.collectives import group_positions
 from tinyshard.core.program import Eqn, Program, is_view
-from tinyshard.core.spans import Log, Span
 from tinyshard.profiler.events import Call, Events, Step
 from tinyshard.runtime.worker.recording import CALL, FIELDS, NO_EXCHANGE
 

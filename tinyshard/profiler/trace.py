@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tinyshard.core.activity import MOST_SPANS, Log, current_log, open_log
 from tinyshard.core.errors import RemoteError, RuntimeStateError
-from tinyshard.core.spans import MOST_SPANS, Log, current_log, open_log
 from tinyshard.core.users_line import users_line
 from tinyshard.profiler.events import Events
 from tinyshard.profiler.joining import joined

@@ -14,9 +14,9 @@ from torch.utils._pytree import GetAttrKey, register_pytree_node
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.function_overrides.traced_index import dims_taken
 from tinyshard.core import config
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DrawError, DtypeError, KeyIndexError, KeyReuseError, message
 from tinyshard.core.ints import one_or_more
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.core.users_line import users_line
 
 

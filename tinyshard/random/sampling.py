@@ -14,8 +14,8 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.explicit import called
 from tinyshard.core import config
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.dispatch import eager
 from tinyshard.lax.constraint import reshard
 from tinyshard.primitives.floats import FLOATS, rounded

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
-from tinyshard.core.torch_state import outside_trace
+from tinyshard.core.thread_state import outside_trace
 from tinyshard.runtime import options
 from tinyshard.runtime.forks import open_standard_descriptors
 from tinyshard.runtime.options import DEFAULT_DEVICES, PLATFORMS, RUNTIMES, check_one_of, count_of, limit_of

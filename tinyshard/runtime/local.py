@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.core.activity import current_log
 from tinyshard.core.devices import Device
 from tinyshard.core.effects import Effects
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Program
-from tinyshard.core.spans import current_log
-from tinyshard.core.torch_state import default_keys
+from tinyshard.core.thread_state import default_keys
 from tinyshard.core.types import ShapedType, default_dtype
-from tinyshard.core.users_line import Where
+from tinyshard.core.users_line import users_line
 from tinyshard.runtime.collectives.base import MOST_HANDED
 from tinyshard.runtime.controller.lineage import Buffer, Run, add_check, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, Wanted, Watched, by_devices, put_together
@@ -60,11 +60,11 @@ class LocalRuntime:
         self._recordings: list[Recording] = []  # while a trace is on, one for each device
         self._handed: list[deque[tuple[str, int, int]]] = [deque(maxlen=MOST_HANDED) for _ in self.devices]
 
-    def put(self, blocks: dict[int, Tensor], where: Where) -> Buffer:
+    def put(self, blocks: dict[int, Tensor]) -> Buffer:
         """Give a block to each device."""
         self.check_open()
         self._drop_released()
-        run = Run(next(self._numbers), tuple(blocks), False, where, settled=True)
+        run = Run(next(self._numbers), tuple(blocks), False, users_line(), settled=True)
         block = next(iter(blocks.values()))
         meta = ShapedType(tuple(block.shape), block.dtype)
         buffer = self._buffers.make(run, self, meta)
@@ -74,14 +74,13 @@ class LocalRuntime:
                     self._memories[device].check(meta.nbytes)
                 self._values[device].keep(buffer.number, block)
             except MemoryError as error:
-                run.failures[device] = (failure_of(device, f"placing {meta}", error), where)
+                run.failures[device] = (failure_of(device, f"placing {meta}", error), run.where)
         return buffer
 
     def run(
         self,
         program: Program,
         inputs: Sequence[Buffer],
-        where: Where,
         *,
         guards: bool = False,
         donated: Sequence[Buffer] = (),
@@ -96,7 +95,7 @@ class LocalRuntime:
         if ready is None:
             ready = self._programs[program.number] = make_ready(copy.copy(program))
             self._watched.watch(program, program.number, ())
-        run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
+        run = Run(next(self._numbers), program.devices, program.communicates, users_line(), input_runs(inputs))
         buffers = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
         numbers = [b.number for b in inputs]
         for buffer in donated:

@@ -36,13 +36,11 @@ class AxisType(enum.Enum):
 
 
 def checked_types(axis_types: Any, names: tuple[str, ...], *, may_be_manual: bool) -> tuple[AxisType, ...]:
-    """The type of each axis; Auto by default.
+    """The type of each axis.
 
     Raises:
         MeshError: not a type for each axis, several types, or Manual for a mesh of devices.
     """
-    if axis_types is None:
-        return (AxisType.Auto,) * len(names)
     given = (axis_types,) if isinstance(axis_types, AxisType) else tuple(axis_types)
     if len(given) != len(names) or not all(isinstance(each, AxisType) for each in given):
         raise MeshError(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tinyshard.core import config
-from tinyshard.core.devices import Device, check_distinct
+from tinyshard.core.devices import Device
 from tinyshard.core.errors import MeshError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Axes, Layout
@@ -69,7 +69,9 @@ class Mesh:
         grid.setflags(write=False)
         self.devices = grid
         self.axis_names = names
-        self.axis_types = checked_types(axis_types, names, may_be_manual=self._may_be_manual)
+        self.axis_types = (AxisType.Auto,) * len(names)
+        if axis_types is not None:
+            self.axis_types = checked_types(axis_types, names, may_be_manual=self._may_be_manual)
         self.is_explicit = AxisType.Explicit in self.axis_types
         self._device_ids = tuple(d.id for d in grid.flat)
         self._key = (type(self), self.axis_sizes, names, self._device_ids, self.platform, self.axis_types)
@@ -310,3 +312,16 @@ def current_mesh() -> Mesh | None:
     """The mesh that `set_mesh` made current, or None."""
     mesh: Mesh | None = config.mesh[0]
     return mesh
+
+
+def check_distinct(devices: Sequence[Device], what: str) -> None:
+    """Raise MeshError if a device is twice in `devices`."""
+    ids = [d.id for d in devices]
+    twice = sorted({i for i in ids if ids.count(i) > 1}) if len(set(ids)) < len(ids) else []
+    if twice:
+        raise MeshError(
+            f"{what} names a device twice",
+            got=f"device ids {ids}",
+            rule=f"each device appears once; {twice} appear more often",
+            try_="ts.devices() lists the distinct devices",
+        )

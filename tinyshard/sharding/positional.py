@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tinyshard.core.devices import Device, check_distinct
+from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.ints import as_int, one_or_more
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Layout, coarsest, split_axes
 from tinyshard.sharding.base import Sharding, rank_error
+from tinyshard.sharding.mesh import check_distinct
 
 
 class PositionalSharding(Sharding):

@@ -17,7 +17,6 @@ import torch
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.explicit import cut_as
-from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
 from tinyshard.compile.intercept import transform_scope
@@ -25,6 +24,7 @@ from tinyshard.core import tree
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.ints import one_or_more
 from tinyshard.core.jax_hints import check_others
+from tinyshard.core.thread_state import innermost
 from tinyshard.transforms.tangents import REAL, Kinds, OfLeaves, checked_values, fitted
 
 Function = Callable[..., Any]

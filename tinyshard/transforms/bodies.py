@@ -13,18 +13,17 @@ from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
-from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.effects import is_silent, silenced
 from tinyshard.core.errors import DtypeError, ShardingError
-from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.evaluate import Interpreter, evaluate, is_silent, silenced
 from tinyshard.core.layout import Layout, is_same_placement
 from tinyshard.core.primitive import Primitive, primitive_of
 from tinyshard.core.program import Builder, Program, Value
+from tinyshard.core.thread_state import current_recorder
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
 from tinyshard.primitives.branching import agreed, types_of
 from tinyshard.primitives.collective import COLLECTIVE, lifted, named_in
-from tinyshard.primitives.inlining import Inliner
+from tinyshard.primitives.manual_region import Inliner
 from tinyshard.sharding.named import spec_for
 
 Function = Callable[..., Sequence[torch.Tensor]]

@@ -27,13 +27,12 @@ from tinyshard.compile.replay import replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import drop_dead_code, is_effective
 from tinyshard.core import axis_names
-from tinyshard.core.effects import silence_of
-from tinyshard.core.evaluate import GraphModule, evaluate
+from tinyshard.core.evaluate import GraphModule, evaluate, silence_of
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
 from tinyshard.primitives.call import Call
-from tinyshard.primitives.inlining import Inliner
+from tinyshard.primitives.manual_region import Inliner
 from tinyshard.primitives.varying import Varying
 from tinyshard.transforms import bodies
 from tinyshard.transforms.recomputed import RECOMPUTED

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from tinyshard.arrays.abstract import types_around
 from tinyshard.arrays.explicit import Types, type_of
-from tinyshard.arrays.varying_types import VaryingTypes, varying_types
+from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import assembled
 from tinyshard.compile.outlived import refuse_holders
 from tinyshard.compile.python_numbers import note_numbers
 from tinyshard.compile.signature import Bound, Signature, static_both_ways
 from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
-from tinyshard.core import axis_names, progress
+from tinyshard.core import activity, axis_names
 from tinyshard.core.cache import Recent
+from tinyshard.core.thread_state import types_around, varying_types
 from tinyshard.primitives.call import Call, Derivation
 from tinyshard.transforms import bodies
 from tinyshard.transforms.call_rules import apply_call
@@ -76,7 +76,7 @@ class Called(Jitted):
             refuse_holders(out, self._name)
             return out
 
-        with progress.doing(f"tracing {self._name}"):
+        with activity.doing(f"tracing {self._name}"):
             signature = bound.signature
             varying = varying_types()
             types = Types(signature.types or (), types_around()) if varying is None else varying.within(bound.operands)

@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.compile.signature import Signature, checked_numbers
 from tinyshard.compile.trace_cache import TraceCacheEntry
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.jax_hints import check_others
+from tinyshard.core.thread_state import is_tracing
 from tinyshard.primitives.call import Derivation
 from tinyshard.primitives.name import NAME
 from tinyshard.transforms.autodiff import check_function

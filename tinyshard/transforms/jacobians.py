@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.intercept import transform_scope
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.ints import as_int
 from tinyshard.core.jax_hints import check_others
+from tinyshard.core.thread_state import innermost
 from tinyshard.transforms.autodiff import (
     Function,
     by_chosen,

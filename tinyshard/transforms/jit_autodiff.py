@@ -23,8 +23,7 @@ from tinyshard.compile import replay
 from tinyshard.compile.capture import has_effect
 from tinyshard.compile.replay import Function, gradients, replayed
 from tinyshard.compile.tracing import Traced
-from tinyshard.core.effects import silenced
-from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.evaluate import Interpreter, evaluate, silenced
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.transforms.vmap import vmap
 

@@ -27,10 +27,10 @@ from tinyshard.compile.python_numbers import note_numbers
 from tinyshard.compile.signature import Bound, Signature, argument_names, bind
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, Traces, codes_of, traces_of
 from tinyshard.compile.tracing import trace
-from tinyshard.core import axis_names, config, progress
+from tinyshard.core import activity, axis_names, config
 from tinyshard.core.cache import Recent
-from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import this_thread
 from tinyshard.core.users_line import users_line
 from tinyshard.sharding import PartitionSpec, Sharding
 from tinyshard.sharding.prefix import map_with, spread, spread_over_arguments
@@ -293,7 +293,7 @@ class Jitted:
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
         numbers = bound.signature.numbers
-        with progress.doing(f"tracing {self._name}"):
+        with activity.doing(f"tracing {self._name}"):
             # the graph of a derivative was typed when it was traced, and gradients have any layout
             types = None if self._is_of_constants else Types(bound.signature.types or ())
             return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names, numbers, types))

@@ -11,11 +11,11 @@ from torch.utils._pytree import tree_map
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.arrays.varying_types import varying_types
 from tinyshard.compile.capture import capture_arguments, capture_outer
 from tinyshard.compile.replay import replayed
 from tinyshard.core import tree
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import varying_types
 from tinyshard.primitives.branching import types_of
 from tinyshard.primitives.call import Call, continuous
 from tinyshard.transforms import bodies

@@ -25,19 +25,18 @@ from tinyshard.compile.replay import gradients, replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
-from tinyshard.core.effects import is_silent, silenced
 from tinyshard.core.errors import DtypeError, MappingError
-from tinyshard.core.evaluate import GraphModule, evaluate
+from tinyshard.core.evaluate import GraphModule, evaluate, is_silent, silenced
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
-from tinyshard.core.torch_state import outside_trace
+from tinyshard.core.program import Builder
+from tinyshard.core.thread_state import outside_trace
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.primitives.collective import collective, lifted, named_in, pcast
-from tinyshard.primitives.inlining import Axes, inline
-from tinyshard.primitives.manual_region import ManualRegion
-from tinyshard.primitives.varying import Varying
+from tinyshard.primitives.manual_region import Axes, ManualRegion, inline
+from tinyshard.primitives.varying import Varying, compare_copies
 from tinyshard.sharding import NamedSharding, P, Sharding
 from tinyshard.sharding.mesh import Mesh, layout_on, names_in
 from tinyshard.sharding.named import spec_of
@@ -197,7 +196,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
 
         given = zip(args[0], map(dims, region.all_ins), strict=True)
         axes = Axes(region.mesh.shape, dict(zip(region.mesh.axis_names, written.dims, strict=True)))
-        numbers = inline(
+        numbers = _inlined(
             partitioner.builder, region, axes, [partitioner.reshard_to(x, layout).number for x, layout in given]
         )
         return [
@@ -212,7 +211,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         """On a mesh that the program's axes cannot express."""
         given = zip(operands, region.all_ins, strict=True)
         numbers = [partitioner.unaligned(partitioner.settled_layout(x), layout).number for x, layout in given]
-        results = inline(partitioner.builder, region, Axes(region.mesh.shape, None), numbers)
+        results = _inlined(partitioner.builder, region, Axes(region.mesh.shape, None), numbers)
         return [
             UnalignedVar(number, meta.shape, meta.dtype, layout)
             for number, meta, layout in zip(results, region.outputs, region.outs, strict=True)
@@ -248,6 +247,14 @@ def _axes_of_examples(region: ManualRegion, names: Sequence[str], size: int) -> 
 
 
 MANUAL_REGION = ManualRegionPrimitive()
+
+
+def _inlined(builder: Builder, region: ManualRegion, axes: Axes, inputs: Sequence[int]) -> list[int]:
+    """Write a region into a program; with the flag `check_replicated` the devices then compare their results."""
+    numbers = inline(builder, region, axes, inputs)
+    if config.read("check_replicated"):
+        compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), numbers)
+    return numbers
 
 
 @outside_trace()  # the values of its nodes do not belong to a trace in progress

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.arrays.varying_types import VaryingTypes, varying_types
+from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import DeviceAssignment, assembled
 from tinyshard.compile.outlived import refuse_holders
@@ -27,9 +27,9 @@ from tinyshard.compile.signature import Bound, static_both_ways
 from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
 from tinyshard.core import axis_names
 from tinyshard.core.cache import Recent
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import MappingError
 from tinyshard.core.layout import Layout
+from tinyshard.core.thread_state import is_tracing, varying_types
 from tinyshard.primitives.collective import pcast
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import varying
@@ -159,6 +159,10 @@ class OverDevices(Jitted):
         return entry_of(region)
 
     # ---- where it runs ----------------------------------------------------------------------------------------
+
+    def _typed(self, bound: Bound, operands: list[Any]) -> tuple[Bound, list[Any]]:
+        """As they are: the signature has the layouts of the operands already, as they are split."""
+        return bound, operands
 
     def _assignment(
         self, entry: TraceCacheEntry, operands: Sequence[Any], names: Callable[[], list[str]]

@@ -25,8 +25,7 @@ from tinyshard.core.program import Builder, Value
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.reshard import Dims, ShardedVar, noted
 from tinyshard.primitives.branching import noting_uneven
-from tinyshard.primitives.inlining import Axes
-from tinyshard.primitives.manual_region import ManualRegion
+from tinyshard.primitives.manual_region import Axes, ManualRegion
 from tinyshard.primitives.varying import compare_copies, varying
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import device_put
 from tinyshard.compile.donation import checked_donation
 from tinyshard.compile.executable import check_devices_live
@@ -18,6 +17,7 @@ from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Layout
+from tinyshard.core.thread_state import innermost
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding.mesh import Mesh, layout_on
 from tinyshard.sharding.named import NamedSharding, spec_of

@@ -15,9 +15,9 @@ import torch
 
 from tinyshard.arrays.function_overrides.show import is_traced
 from tinyshard.arrays.refusals import Immutable, traced_value_error
-from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import ImmutableError
 from tinyshard.core.frames import frames, module_of
+from tinyshard.core.thread_state import current_recorder, is_tracing
 from tinyshard.core.users_line import users_line
 
 _MODES = ("tinyshard.compile.intercept", "tinyshard.compile.traced_views", "torch.fx.experimental.proxy_tensor")

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.refusals import Immutable, optimizer_error
 from tinyshard.core.errors import ImmutableError, StatefulRandomError
 from tinyshard.core.frames import is_called_from
+from tinyshard.core.thread_state import innermost
 
 aten = torch.ops.aten
 

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.array import Array, op_scope
 from tinyshard.arrays.function_overrides.replaced import Replacement
-from tinyshard.arrays.levels import innermost
+from tinyshard.core.thread_state import innermost
 
 Call = Callable[..., Any]
 

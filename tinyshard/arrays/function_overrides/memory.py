@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 import torch
 
 from tinyshard.arrays.function_overrides.show import is_traced
-from tinyshard.arrays.levels import innermost, levels
 from tinyshard.arrays.refusals import Immutable, no_memory_wrapped
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import innermost, levels
 
 aten = torch.ops.aten
 

@@ -23,8 +23,8 @@ import torch.distributed
 from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.refusals import Immutable
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ImmutableError
+from tinyshard.core.thread_state import is_tracing
 
 Replacement = tuple[Any, str, Callable[[Any], Any]]
 

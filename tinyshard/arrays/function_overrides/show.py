@@ -15,10 +15,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from tinyshard.arrays.levels import innermost, levels
 from tinyshard.arrays.refusals import Immutable, traced_value_error
-from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import current_recorder, innermost, levels
 from tinyshard.core.types import ShapedType
 
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.levels import levels
 from tinyshard.core.errors import TracedValueError
+from tinyshard.core.thread_state import levels
 from tinyshard.core.users_line import users_line
 
 _LISTS = list | range | np.ndarray

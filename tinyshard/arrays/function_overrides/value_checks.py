@@ -20,9 +20,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.arrays.function_overrides.traced_index import is_of_examples
-from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.refusals import Immutable
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.thread_state import innermost
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_line import users_line
 

@@ -9,22 +9,29 @@ indices        elements by index
 matrices       products, and matrices of a batch
 layers         normalizations, attention, convolutions, losses of classes, random draws
 images         pools, resampling
+strides        ops whose kernels need contiguous memory
 
 A row has the names of ops, and their rule: a text as `partition.rule` has it, or a function of the call where the rule
 depends on arguments or shapes. An op that is not in these tables gathers its operands, unless torch tags it pointwise,
 or `decompositions` replaces it: addmm becomes a product and a sum. An op with a rule is passed shards of any
-strides; if its kernel needs contiguous memory, add it to `strides`. The sweep of the rules tests each new row.
+strides, unless `strides` has it. The sweep of the rules tests each new row.
 """
 
 from __future__ import annotations
+
+from functools import cache
+from typing import Any
 
 import torch
 
 from tinyshard.partition.rule import RanksDifferError, Rule
 from tinyshard.partition.rules import elementwise, images, indices, layers, lines, matrices, reductions, views
 from tinyshard.partition.rules.call import Call, Row
+from tinyshard.partition.rules.strides import ANY_STRIDES, CONTIGUOUS
 
 __all__ = ["RULES", "Call", "rule_of"]
+
+aten = torch.ops.aten
 
 
 def _by_op(rows: dict[str, Row], namespace: str) -> dict[str, Row]:
@@ -45,6 +52,21 @@ for _table in _TABLES:
 def has_rule(op: torch._ops.OpOverload) -> bool:
     """Whether an op has a rule, at least for some calls."""
     return str(op) in RULES or torch.Tag.pointwise in op.tags
+
+
+@cache
+def needs_contiguous(op: Any) -> bool:
+    """Whether an op is passed contiguous operands: by `strides`, and if it does not have a rule.
+
+    Example:
+        >>> needs_contiguous(aten.sin.default)
+        False
+        >>> needs_contiguous(aten.mkldnn_rnn_layer.default)
+        True
+    """
+    if op in CONTIGUOUS:
+        return True
+    return bool(op.namespace != "tinyshard" and op not in ANY_STRIDES and not has_rule(op))
 
 
 def rule_of(call: Call) -> Rule | None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from tinyshard.core.activity import current_log, spanned
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RemoteError, RuntimeStateError
 from tinyshard.core.program import Program
-from tinyshard.core.spans import current_log, spanned
 from tinyshard.core.types import ShapedType
-from tinyshard.core.users_line import Where
+from tinyshard.core.users_line import Where, users_line
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Call, Cancel, Free, Put
@@ -99,14 +99,14 @@ class ProcessPool(Reading):
         return self._new(tuple(host.shape), host.dtype, " to be placed").copy_(host)
 
     @spanned("put")
-    def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
+    def put(self, blocks: dict[int, torch.Tensor]) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
         dispatcher = self._dispatcher
         dispatcher.check_open()
         place_of = (lambda block: None) if self._arena is None else self._arena.block_of
         placed = {device: (block, place_of(block)) for device, block in blocks.items()}
         nbytes = sum(block.nbytes for block in blocks.values())
-        run = Run(0, tuple(blocks), False, where, computes=False, nbytes=nbytes)
+        run = Run(0, tuple(blocks), False, users_line(), computes=False, nbytes=nbytes)
         block = next(iter(blocks.values()))
         buffer = self._buffers.make(run, self, ShapedType(tuple(block.shape), block.dtype))
         dispatcher.post(Put(run, buffer.number, placed))
@@ -117,7 +117,6 @@ class ProcessPool(Reading):
         self,
         program: Program,
         inputs: Sequence[Buffer],
-        where: Where,
         *,
         guards: bool = False,
         donated: Sequence[Buffer] = (),
@@ -127,7 +126,6 @@ class ProcessPool(Reading):
         Args:
             program: what to run; sent only once.
             inputs: a value for each input.
-            where: the user's line, for errors.
             guards: the program checks its inputs: its errors count as errors of the calls that made them.
             donated: the inputs that the devices free at their last use; their handles become unusable.
 
@@ -137,9 +135,9 @@ class ProcessPool(Reading):
         dispatcher = self._dispatcher
         dispatcher.check_open()
         if program.foreign:
-            self._refuse_unknown(program, where)
+            self._refuse_unknown(program)
         log, start_ns = current_log(), time.monotonic_ns()
-        run = Run(0, program.devices, program.communicates, where, input_runs(inputs))
+        run = Run(0, program.devices, program.communicates, users_line(), input_runs(inputs))
         buffers = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
         if guards:
             for buffer in inputs:
@@ -160,7 +158,7 @@ class ProcessPool(Reading):
             self._waiting.perform_effects(run, program.effects)
         return buffers
 
-    def _refuse_unknown(self, program: Program, where: Where) -> None:
+    def _refuse_unknown(self, program: Program) -> None:
         """Raise RuntimeStateError for an op that the devices do not know. Blocks until one device has answered."""
         asked = tuple(op for op, _ in program.foreign if op not in self._known_ops)
         if not asked:
@@ -169,7 +167,7 @@ class ProcessPool(Reading):
         unknown = self._answers("unknown", [device], asked)[device]
         for op, line in program.foreign:
             if op in unknown:
-                raise unknown_op(op, line or where)
+                raise unknown_op(op, line or users_line())
         self._known_ops.update(asked)
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:

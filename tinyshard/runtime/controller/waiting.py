@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from tinyshard.core import progress
+from tinyshard.core import activity
+from tinyshard.core.activity import spanned
 from tinyshard.core.effects import Effects, Site
 from tinyshard.core.errors import RuntimeStateError
-from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.core.types import tensor_of
 from tinyshard.core.users_line import users_line
@@ -34,7 +34,7 @@ _WAITING = "waiting for the devices"
 
 def _go_on() -> None:
     """Between two checks of a wait: show that it continues; or end it, if a trace waits and was interrupted."""
-    progress.still_doing()
+    activity.still_doing()
     raise_interruption()
 
 
@@ -66,7 +66,7 @@ class Waiting:
         if not dispatcher.started.is_open:
             self.check_can_wait()
             try:
-                with progress.doing("starting the devices"):
+                with activity.doing("starting the devices"):
                     while not dispatcher.started.wait(LOOK_EVERY_S):
                         _go_on()
             except KeyboardInterrupt:
@@ -96,7 +96,7 @@ class Waiting:
         try:
             if self.glances(known, GLANCE_FOR_S):
                 return
-            with progress.doing(_WAITING):
+            with activity.doing(_WAITING):
                 while not any(self._dispatcher.links[d].lost for d in self.late(known)):
                     self._dispatcher.check_open()
                     self._check(self.late(known), patience)
@@ -212,7 +212,7 @@ class Waiting:
                 return latch.wait(timeout_s)
             if latch.wait(LOOK_EVERY_S):
                 return True
-            with progress.doing(_WAITING):
+            with activity.doing(_WAITING):
                 self._check(devices, patience)
                 while not latch.wait(LOOK_EVERY_S):
                     self._check(devices, patience)

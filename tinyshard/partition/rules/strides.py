@@ -1,23 +1,17 @@
-"""Which kernels take operands of any strides, and which are passed contiguous ones.
+"""Which kernels are passed contiguous memory though their ops have a rule, and which take any strides without one.
 
 A handle does not know the strides of its shards, so the call with which torch prepares an operand (`x.contiguous()`)
-does nothing, and a kernel may read memory in the wrong order. The kernels of ops that have a rule take any strides,
-except for the rows here; those of other ops are passed contiguous memory. The sweep of the rules passes each op
-transposed blocks, and so finds a missing row.
+does nothing, and a kernel may read memory in the wrong order. The sweep of the rules passes each op transposed blocks,
+and so finds a missing row.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import torch
-
-from tinyshard.partition.rules import has_rule
 
 aten = torch.ops.aten
 
-_CONTIGUOUS = {
+CONTIGUOUS = {
     # kernels that go wrong, or warn, where a tensor overlaps itself as an expanded one does
     aten.as_strided.default,
     aten.view.dtype,
@@ -45,19 +39,4 @@ _CONTIGUOUS = {
     aten.view_as_complex.default,
 }
 # ops without a rule, which are partitioned as a product and an addition
-_ANY_STRIDES = {aten.addmm.default, aten.addmv.default, aten.addbmm.default, aten.baddbmm.default}
-
-
-@cache
-def needs_contiguous(op: Any) -> bool:
-    """Whether an op is passed contiguous operands.
-
-    Example:
-        >>> needs_contiguous(aten.sin.default)
-        False
-        >>> needs_contiguous(aten.mkldnn_rnn_layer.default)
-        True
-    """
-    if op in _CONTIGUOUS:
-        return True
-    return bool(op.namespace != "tinyshard" and op not in _ANY_STRIDES and not has_rule(op))
+ANY_STRIDES = {aten.addmm.default, aten.addmv.default, aten.addbmm.default, aten.baddbmm.default}
