@@ -37,14 +37,15 @@ class Hints:
         ladder: the exercise's hints.
         why: why the solution is right.
         values: of wrong values.
-        over: of a count that is above par, by its name; what is not in it climbs the ladder.
+        over: of a count that is above par, by its name; what is not in it climbs the ladder. Where it depends on how
+            far above: hints with the most that each is not for, the largest first.
         overflow: of values that are infinite or not numbers.
     """
 
     ladder: tuple[str, ...]
     why: str
     values: str
-    over: dict[str, str] = field(default_factory=dict)
+    over: dict[str, str | tuple[tuple[int, str], ...]] = field(default_factory=dict)
     overflow: str = ""
 
 
@@ -66,8 +67,13 @@ def _judge(rung: Rung, hints: Hints, answer: Answer) -> Verdict:
         got, most = used[name]
         peak = _at_the_peak(score) if name == "peak_nbytes" else ""
         reported = f"the values are right, but {SAID[name].format(got)}; par is {most:,}{peak}"
-        return Verdict(is_passed=False, difference=reported, hint=hints.over.get(name, ""), used=used)
+        return Verdict(is_passed=False, difference=reported, hint=_hint_on(hints, name, got), used=used)
     return Verdict(is_passed=True, used=used)
+
+
+def _hint_on(hints: Hints, name: str, got: int) -> str:
+    said = hints.over.get(name, "")
+    return said if isinstance(said, str) else next(hint for most, hint in said if got > most)
 
 
 def _at_the_peak(score: Score) -> str:
@@ -108,7 +114,8 @@ HINTS = {
             "Start with row (me - 1) % 8. After k moves a device holds the sum of row (me - 1 - k) % 8: add its own.",
         ),
         why="A device sends seven messages of one row. Around a ring they are sums that grow on their way; sent "
-        "straight to their devices in one round, they are rows, and the receiver adds them up.",
+        "straight to their devices in one round, they are rows, and the receiver adds them up. This is how FSDP adds "
+        "up gradients: each device gets those of its own shard, and has no room for more.",
         values="Follow one sum: where does it start, and on which device does it end after seven moves? "
         "It must be that device's row.",
         over={
@@ -124,7 +131,8 @@ HINTS = {
             "Two calls: what the first one returns is what the second one is given.",
         ),
         why="Twice seven messages of one row: 14/8 of the array, and nearly the same for any number of devices. A ring "
-        "needs 14 rounds for them, and many devices need many: the next rung has fewer.",
+        "needs 14 rounds for them, and 1,000 devices need 1,998: the next rung has fewer. Data-parallel training adds "
+        "up its gradients in this way, and FSDP does the two halves at different times.",
         values="The sums may be right and out of order: row i of the result is row i on every device.",
         over={
             "nbytes": "There all rows go round the ring. First complete each sum on one device, then pass on sums.",
@@ -157,7 +165,8 @@ HINTS = {
             "What comes from distance far is of device (me - far) % 8. Put it in order as in 18.1.",
         ),
         why="Each row travels once, straight to its device, and no message waits for another. A ring would carry "
-        "rows through devices that do not need them.",
+        "rows through devices that do not need them. Every layer of experts sends its tokens in this way, there and "
+        "back.",
         values="What arrived from distance far came from device (me - far) % 8: it belongs in that row.",
         over={
             "nbytes": "Rows travel through devices that do not need them. Send each one straight to its device.",
@@ -173,7 +182,8 @@ HINTS = {
             "`flatten(0, 1)`.",
         ),
         why="Only one block of x is held at a time. And a round's product does not need what the round sends: a "
-        "device with two queues does both at once.",
+        "device with two queues does both at once. So tensor parallelism on a cluster hides an all-gather behind its "
+        "products.",
         values="The first product is of your own rows: where do they belong in the result?",
         over={"peak_nbytes": "There all of x is on one device. Multiply each block when it comes, and let it go."},
     ),
@@ -185,7 +195,8 @@ HINTS = {
             "is left.",
         ),
         why="Two numbers a row are sent, and not 1,024. Two rounds are the price of digits: a variance from sums "
-        "of squares loses them where the mean is large.",
+        "of squares loses them where the mean is large. For the same reason PyTorch's SyncBatchNorm puts together "
+        "means and variances.",
         values="Mean and variance are those of whole rows of 1,024, not of a block. And the mean is 300: do not "
         "subtract its square from a mean of squares, and do not leave out how far apart the means of blocks are.",
         over={
@@ -195,37 +206,83 @@ HINTS = {
     ),
     "18.8": Hints(
         (
-            "The loss of a token is log(sum of exp(logits)) minus the target's logit. Which parts can each device do?",
-            "Subtract the largest logit of the whole row: `ts.lax.pmax`. Then sums of exponentials may be added.",
-            "Exactly one device has the target's column; the others add 0 to a `ts.lax.psum`: column = targets - "
-            "128 * me, and is it in the block?",
+            "The loss of a token is log(sum of exp(logits)) minus the target's logit. What can a device say of its 128 "
+            "logits in one number, so that eight such numbers give the sum of all 1,024?",
+            "`torch.logsumexp` subtracts the largest logit first, and adds it again at the end. And the logsumexp of "
+            "eight logsumexps is that of all 1,024 logits.",
+            "Send two numbers a token: the logsumexp, and the target's logit or 0. The target's column is "
+            "targets - 128 * me, if that is in the block. A tiled `ts.lax.all_to_all` of 64 rows brings 8 tokens to "
+            "each device, from all eight: finish these, and share the losses by `ts.lax.all_gather`.",
         ),
-        why="Three numbers a token are reduced; no device ever has 1,024 logits of a token.",
+        why="Two numbers a token go to the device that finishes it, and one comes back: half of what three all-reduces "
+        "send. The logits of 128,000 words are the largest activations of a language model; where the vocabulary is "
+        "cut, no GPU ever has all of them. Megatron-LM sends three all-reduces; beside the logits that is little too.",
         values="Only one device has the target's logit. What do the other seven add?",
-        overflow="exp of a large logit overflows. Subtract the largest logit of the whole row first.",
+        overflow="exp of a large logit overflows. Subtract the largest logit of the row first, as `torch.logsumexp` "
+        "does.",
         over={
-            "nbytes": "The logits are as long as the vocabulary. Reduce them to a number on each device, and send "
-            "that.",
-            "rounds": "Which of the three numbers has to wait for another one? The target's logit is known at once: "
-            "reduce it beside the sum of exponentials, and take the logarithm afterwards.",
-            "peak_nbytes": "Each number of `one_hot` has 8 bytes. Compare the targets with the 128 columns that are "
-            "here: that makes 1 byte for each. Or pick the one logit.",
+            "nbytes": (
+                (
+                    7168,
+                    "The logits are as long as the vocabulary. Reduce the 128 that are here to a number for each "
+                    "token, and send that.",
+                ),
+                (
+                    896,
+                    "Every device finishes every token there, so that what is known of a token must reach all of them. "
+                    "Let each device finish the losses of 8 tokens: `ts.lax.all_to_all` brings it what the others "
+                    "know of these. Then only losses have to reach all.",
+                ),
+                (
+                    0,
+                    "The largest logit and the sum of exponentials need not both travel: one number says both, "
+                    "largest + log(sum), which is what `torch.logsumexp` returns.",
+                ),
+            ),
+            "rounds": "The target's logit is known at once: send it beside the other number, not after it.",
+            "peak_nbytes": "Each number of `one_hot` has 8 bytes, of a mask of floats 4. Compare the targets with "
+            "the 128 columns that are here: that makes 1 byte for each. Or pick the one logit.",
         },
     ),
     "18.9": Hints(
         (
             "In which lines is a matrix whole, and how long does something still need it?",
-            "Forward keep what each layer was given, not its matrix. Backward gather each matrix again.",
-            "Backward, from the last layer: scatter the gradient of the matrix as soon as it is made; then gather "
-            "`shard.clone()`, since equal steps are done once, and go on to the layer before.",
+            "Forward keep relu(x) of each layer, not its matrix. Backward gather the matrix again, unless it is still "
+            "there, or not needed.",
+            "Backward, from the last layer: scatter the gradient of the matrix as soon as it is made; then take `grad` "
+            "through the matrix, and go on to the layer before. Gather again from `shard.clone()`, since equal steps "
+            "are done once.",
         ),
-        why="A matrix is whole for one product, a gradient for one reduce-scatter. Three more all-gathers buy that.",
+        why="A matrix is whole for one product, a gradient for one reduce-scatter. Two more all-gathers buy that. The "
+        "last layer is not gathered again, since it is needed again at once: in PyTorch, too, the last block is "
+        "often given `reshard_after_forward=False`.",
         values="Each device has the gradient of its own examples. Which collective adds them up and cuts?",
         over={
-            "nbytes": "No device needs a whole gradient: each one updates its own rows. Which collective adds up and "
-            "cuts?",
-            "peak_nbytes": "Whole matrices or whole gradients wait there. Scatter each gradient as soon as it is made. "
-            "Gather again from `shard.clone()`: gathering the same shard twice is one step, whose result is kept.",
+            "nbytes": (
+                (
+                    688_128,
+                    "No device needs a whole gradient: each one updates its own rows. Which collective adds up and "
+                    "cuts?",
+                ),
+                (
+                    0,
+                    "Two layers need no second gathering. The backward pass begins with the last layer, right after "
+                    "its product: its matrix is still there. And behind the first layer no gradient is asked for.",
+                ),
+            ),
+            "peak_nbytes": (
+                (
+                    327_680,
+                    "Whole matrices or whole gradients wait there. Scatter each gradient as soon as it is made. Gather "
+                    "again from `shard.clone()`: gathering the same shard twice is one step, whose result is kept.",
+                ),
+                (
+                    0,
+                    "One whole matrix and one whole gradient are enough. Of x and relu(x) keep one: relu(x), which the "
+                    "gradient of the matrix needs, and which is positive where x is. Or take `grad` through the matrix "
+                    "first, so that the matrix is gone before its own gradient is made; a `vjp` makes both together.",
+                ),
+            ),
         },
     ),
     "18.10": Hints(
@@ -250,7 +307,8 @@ HINTS = {
             "by the other. Keys and values move together, in one ppermute of the pair.",
         ),
         why="Of each block three things are remembered: the largest score, the sum of weights, the weighted sum. So "
-        "one block of keys and values at a time is enough, and seven moves bring them all.",
+        "one block of keys and values at a time is enough, and seven moves bring them all. A text may be as long as "
+        "all devices together have room for.",
         values="The softmax of a row is over all its scores. Do not divide before the last block has been seen.",
         overflow="exp of a large score overflows. Subtract the largest score of each row that you have seen so far, "
         "and shrink what you had added up before by exp(old - new).",
@@ -285,7 +343,9 @@ HINTS = {
             "In each tick stage 0 takes batches[min(tick, 7)], the others what they received: "
             "torch.where(me == 0, ...). From tick 7 on, keep what comes out.",
         ),
-        why="8 micro-batches and a bubble of 7 ticks: 15 products, and 14 moves: the last tick sends nothing.",
+        why="8 micro-batches and a bubble of 7 ticks: 15 products, and 14 moves: the last tick sends nothing. Cut into "
+        "more, smaller micro-batches, the same batch has a smaller bubble and stays below par; on a GPU the limit is "
+        "that small products are slow.",
         values="Eight results leave the last stage: the first one in tick 7, the last one in tick 14.",
         over={
             "flops": "While stage 1 works on micro-batch 0, what keeps stage 0 from starting on micro-batch 1?",
@@ -301,8 +361,8 @@ HINTS = {
             "Keep the last seven inputs; the one that stage s needs is number 2s of them: stack every second one, and "
             'index by the stage. At the end one `ts.lax.psum` over "data".',
         ),
-        why="An input waits 6 ticks at most, so seven are held, however many micro-batches there are. The products "
-        "and the bytes are those of GPipe.",
+        why="An input waits 6 ticks at most, so seven are held, however many micro-batches there are: so a large "
+        "model can have many of them, and a small bubble. The products and the bytes are those of GPipe.",
         values="Three things go wrong here: the gradient meets an input that is not its own, the last stage starts "
         "from targets of another micro-batch, or the two pipelines are not added up.",
         over={

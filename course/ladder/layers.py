@@ -192,9 +192,9 @@ RUNGS = (
         "cross entropy of a vocabulary that is cut",
         given=(("x", copies("x")), ("w, by columns", own("w")), ("targets", copies("t"))),
         wanted=(("loss of each token", copies("loss")),),
-        # the largest logit, the sum of exponentials, and the target's logit of each token, each all-reduced; held
-        # are x, w and targets, three blocks of 64 x 128 floats, and a mask of that shape
-        par=Par(nbytes=3 * 2 * 7 * TOKENS * 4 // DEVICES, peak_nbytes=136 * 1024, rounds=2),
+        # of each token the logsumexp of a block and the target's logit to the device that finishes the token, and its
+        # loss back to all; held are x, w and targets, three blocks of 64 x 128 floats, and a mask of that shape
+        par=Par(nbytes=(2 + 1) * 7 * TOKENS * 4 // DEVICES, peak_nbytes=136 * 1024, rounds=2),
         inputs=tokens_head_and_targets,
         want=_losses,
         in_specs=(P(), P(None, "d"), P()),
@@ -210,11 +210,11 @@ RUNGS = (
             ("gradient, by examples", own("g")),
         ),
         wanted=(("outputs, by examples", own("y")), ("4 gradients, by rows", own("dW"))),
-        # gathered four times forward and three times backward, four gradients scattered; held are shards, what
-        # layers were given, a whole matrix and a whole gradient
+        # gathered four times forward, and backward all but the first and the last; four gradients scattered; held are
+        # shards, relu of what layers were given, a whole matrix and a whole gradient
         par=Par(
-            nbytes=(2 * LAYERS - 1 + LAYERS) * MATRIX_NBYTES * 7 // 8,
-            peak_nbytes=328 * 1024,
+            nbytes=(2 * LAYERS - 2 + LAYERS) * MATRIX_NBYTES * 7 // 8,
+            peak_nbytes=280 * 1024,
             flops=(3 * LAYERS - 1) * 2 * BATCH * SIDE**2,
         ),
         inputs=matrices_batch_and_gradient,

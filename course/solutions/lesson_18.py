@@ -324,16 +324,25 @@ def norm_by_mean_of_variances(x):
 # ---- 18.8: cross entropy ------------------------------------------------------------------------------------------
 
 
-def cross_entropy(x, w, targets):
-    """The largest logit, the sum of exponentials, and the one logit that some device has."""
-    logits = x @ w
-    largest = ts.lax.pmax(logits.amax(1), "d")
+def finished(known, found):
+    """From a number for 128 logits of each token, and the target's logit or 0, to the losses, finished 8 by 8."""
+    both = torch.stack([known, found], 1)
+    both = ts.lax.all_to_all(both, "d", 0, 0, tiled=True).unflatten(0, (8, 8))
+    known, found = both.unbind(2)
+    return gather(torch.logsumexp(known, 0) - found.sum(0))
+
+
+def own_logits_of(targets, logits):
+    """The target's logit of each token where its column is here, elsewhere 0."""
     column = targets - 128 * ts.lax.axis_index("d")
     found = logits.gather(1, column.clamp(0, 127)[:, None])[:, 0]
-    found = torch.where((column >= 0) & (column < 128), found, 0.0)
-    total = torch.exp(logits - largest[:, None]).sum(1)
-    total, found = ts.lax.psum(torch.stack([total, found]), "d")
-    return torch.log(total) + largest - found
+    return torch.where((column >= 0) & (column < 128), found, 0.0)
+
+
+def cross_entropy(x, w, targets):
+    """One number for 128 logits, and the one logit that some device has."""
+    logits = x @ w
+    return finished(torch.logsumexp(logits, 1), own_logits_of(targets, logits))
 
 
 def entropy_of_gathered_logits(x, w, targets):
@@ -345,42 +354,37 @@ def entropy_of_gathered_logits(x, w, targets):
 def entropy_that_overflows(x, w, targets):
     """exp of the logits as they are."""
     logits = x @ w
-    column = targets - 128 * ts.lax.axis_index("d")
-    found = logits.gather(1, column.clamp(0, 127)[:, None])[:, 0]
-    found = torch.where((column >= 0) & (column < 128), found, 0.0)
-    total, found = ts.lax.psum(torch.stack([torch.exp(logits).sum(1), found]), "d")
-    return torch.log(total) - found
+    return finished(torch.log(torch.exp(logits).sum(1)), own_logits_of(targets, logits))
 
 
 def entropy_of_every_devices_column(x, w, targets):
     """Each device adds a logit, its own target or not."""
     logits = x @ w
-    largest = ts.lax.pmax(logits.amax(1), "d")
     column = targets - 128 * ts.lax.axis_index("d")
-    found = logits.gather(1, column.clamp(0, 127)[:, None])[:, 0]
-    total = torch.exp(logits - largest[:, None]).sum(1)
-    total, found = ts.lax.psum(torch.stack([total, found]), "d")
-    return torch.log(total) + largest - found
+    return finished(torch.logsumexp(logits, 1), logits.gather(1, column.clamp(0, 127)[:, None])[:, 0])
 
 
 def entropy_of_one_hot_rows(x, w, targets):
     """Picks the target's logit by a row of 1,024 zeros and a one."""
     logits, me = x @ w, ts.lax.axis_index("d")
-    largest = ts.lax.pmax(logits.amax(1), "d")
     is_target = torch.nn.functional.one_hot(targets, 1024).unflatten(1, (8, 128))[:, me]
-    total = torch.exp(logits - largest[:, None]).sum(1)
-    total, found = ts.lax.psum(torch.stack([total, (is_target * logits).sum(1)]), "d")
-    return torch.log(total) + largest - found
+    return finished(torch.logsumexp(logits, 1), (is_target * logits).sum(1))
 
 
 def entropy_of_one_hot_columns(x, w, targets):
     """Picks the target's logit by a row of 128 zeros, or of zeros and a one."""
     logits, column = x @ w, targets - 128 * ts.lax.axis_index("d")
-    largest = ts.lax.pmax(logits.amax(1), "d")
     is_here = (column >= 0) & (column < 128)
     is_target = torch.nn.functional.one_hot(column.clamp(0, 127), 128) * is_here[:, None]
+    return finished(torch.logsumexp(logits, 1), (is_target * logits).sum(1))
+
+
+def entropy_by_three_all_reduces(x, w, targets):
+    """Brings the largest logit, the sum of exponentials and the target's logit to every device."""
+    logits = x @ w
+    largest = ts.lax.pmax(logits.amax(1), "d")
     total = torch.exp(logits - largest[:, None]).sum(1)
-    total, found = ts.lax.psum(torch.stack([total, (is_target * logits).sum(1)]), "d")
+    total, found = ts.lax.psum(torch.stack([total, own_logits_of(targets, logits)]), "d")
     return torch.log(total) + largest - found
 
 
@@ -393,6 +397,24 @@ def entropy_of_log_probabilities(x, w, targets):
     return -ts.lax.psum(found.sum(1), "d")
 
 
+def entropy_of_gathered_numbers(x, w, targets):
+    """Two numbers a token, but from every device to every device."""
+    logits = x @ w
+    known = ts.lax.all_gather(torch.logsumexp(logits, 1), "d")
+    return torch.logsumexp(known, 0) - ts.lax.psum(own_logits_of(targets, logits), "d")
+
+
+def entropy_of_three_numbers(x, w, targets):
+    """Finished 8 by 8, but the largest logit and the sum of exponentials travel side by side."""
+    logits = x @ w
+    largest = logits.amax(1)
+    total = torch.exp(logits - largest[:, None]).sum(1)
+    three = torch.stack([largest, total, own_logits_of(targets, logits)], 1)
+    largest, total, found = ts.lax.all_to_all(three, "d", 0, 0, tiled=True).unflatten(0, (8, 8)).unbind(2)
+    top = largest.amax(0)
+    return gather(torch.log((total * torch.exp(largest - top)).sum(0)) + top - found.sum(0))
+
+
 # ---- 18.9: FSDP ---------------------------------------------------------------------------------------------------
 
 
@@ -402,7 +424,28 @@ def scatter(grad):
 
 
 def fsdp_of(shards, x, grad, again, scatter=scatter):
-    """Forward, keeping what each layer was given; backward, from the last layer."""
+    """Forward, keeping relu of each x; backward, from the last layer, whose matrix is still there."""
+    kept = []
+    for shard in shards:
+        kept.append(x.relu())
+        whole = gather(shard)
+        x = kept[-1] @ whole
+    grads = []
+    for shard, given in zip(reversed(shards), reversed(kept), strict=True):
+        grads.insert(0, scatter(given.T @ grad))
+        if shard is not shards[0]:
+            whole = whole if shard is shards[-1] else gather(again(shard))
+            grad = grad @ whole.T * (given > 0)
+    return x, grads
+
+
+def fsdp(shards, x, grad):
+    """Gathers the two middle layers a second time."""
+    return fsdp_of(shards, x, grad, lambda shard: shard.clone())
+
+
+def fsdp_that_gathers_the_last_again(shards, x, grad):
+    """Gathers the last matrix again right after its product."""
     kept = []
     for shard in shards:
         kept.append(x)
@@ -411,13 +454,44 @@ def fsdp_of(shards, x, grad, again, scatter=scatter):
     for shard, given in zip(reversed(shards), reversed(kept), strict=True):
         grads.insert(0, scatter(given.relu().T @ grad))
         if shard is not shards[0]:
-            grad = grad @ gather(again(shard)).T * (given > 0)
+            grad = grad @ gather(shard.clone()).T * (given > 0)
     return x, grads
 
 
-def fsdp(shards, x, grad):
-    """Gathers a second time."""
-    return fsdp_of(shards, x, grad, lambda shard: shard.clone())
+def fsdp_by_vjp(shards, x, grad):
+    """Keeps x, so that relu(x) is held beside it, next to a whole matrix and its whole gradient."""
+
+    def layer(whole, x):
+        return x.relu() @ whole
+
+    kept, grads = [], []
+    for shard in shards:
+        whole = gather(shard)
+        kept.append(x)
+        x = layer(whole, x)
+    for shard, given in zip(reversed(shards), reversed(kept), strict=True):
+        whole = whole if shard is shards[-1] else gather(shard.clone())
+        _, back = ts.vjp(layer, whole, given)
+        of_whole, grad = back(grad)
+        grads.insert(0, scatter(of_whole))
+    return x, grads
+
+
+def fsdp_that_keeps_two(shards, x, grad):
+    """Gathers one layer less again, and holds two whole matrices for it."""
+    kept, wholes = [], []
+    for shard in shards:
+        kept.append(x.relu())
+        wholes.append(gather(shard))
+        x = kept[-1] @ wholes[-1]
+    grads = []
+    for layer in (3, 2, 1, 0):
+        of_whole = kept[layer].T @ grad
+        if layer:
+            whole = wholes[layer] if layer > 1 else gather(shards[layer].clone())
+            grad = grad @ whole.T * (kept[layer] > 0)
+        grads.insert(0, scatter(of_whole))
+    return x, grads
 
 
 def fsdp_that_keeps(shards, x, grad):
@@ -829,17 +903,23 @@ ANSWERS = {
     "18.8": Answers(
         solution=cross_entropy,
         wrong=(
-            Wrong(entropy_of_gathered_logits, "Reduce them to a number"),
+            Wrong(entropy_of_gathered_logits, "Reduce the 128 that are here"),
+            Wrong(entropy_by_three_all_reduces, "the losses of 8 tokens"),
+            Wrong(entropy_of_gathered_numbers, "the losses of 8 tokens"),
+            Wrong(entropy_of_log_probabilities, "the losses of 8 tokens"),
+            Wrong(entropy_of_three_numbers, "one number says both"),
             Wrong(entropy_that_overflows, "exp of a large logit overflows"),
             Wrong(entropy_of_every_devices_column, "What do the other seven add"),
             Wrong(entropy_of_one_hot_rows, "has 8 bytes"),
             Wrong(entropy_of_one_hot_columns, "has 8 bytes"),
-            Wrong(entropy_of_log_probabilities, "The target's logit is known at once"),
         ),
     ),
     "18.9": Answers(
         solution=fsdp,
         wrong=(
+            Wrong(fsdp_that_gathers_the_last_again, "its matrix is still there"),
+            Wrong(fsdp_by_vjp, "keep one"),
+            Wrong(fsdp_that_keeps_two, "Gather again from"),
             Wrong(fsdp_that_keeps, "Gather again from"),
             Wrong(fsdp_that_scatters_last, "Scatter each gradient as soon as it is made"),
             Wrong(fsdp_of_whole_gradients, "each one updates its own rows"),

@@ -5,7 +5,18 @@ import torch
 
 import tinyshard as ts
 from course import ladder
-from course.solutions.lesson_18 import RIGHT, RING, across, gather, halved, scatter, seen, start
+from course.solutions.lesson_18 import (
+    RIGHT,
+    RING,
+    across,
+    finished,
+    gather,
+    halved,
+    own_logits_of,
+    scatter,
+    seen,
+    start,
+)
 from tests.extent import mostly_whole
 
 
@@ -75,39 +86,61 @@ def matmul_by_masks(x, w):
     return rows.flatten(0, 1)
 
 
+def norm_by_means_of_blocks(x):
+    both = torch.stack([x.mean(1), x.var(1, correction=0)], 1)
+    means, variances = ts.lax.all_to_all(both, "d", 0, 0, tiled=True).unflatten(0, (8, 8)).unbind(2)
+    mean = means.mean(0)
+    variance = (variances + (means - mean) ** 2).mean(0)
+    mean, variance = gather(torch.stack([mean, variance], 1)).unbind(1)
+    return (x - mean[:, None]) / torch.sqrt(variance + 1e-5)[:, None]
+
+
 def entropy_by_a_mask_of_floats(x, w, targets):
     logits = x @ w
-    logits = logits - ts.lax.pmax(logits.amax(1), "d")[:, None]
-    exponentials = torch.exp(logits)
+    largest = logits.amax(1)
+    known = largest + torch.log(torch.exp(logits - largest[:, None]).sum(1))
     is_target = (targets[:, None] == torch.arange(128) + 128 * ts.lax.axis_index("d")).float()
-    return torch.log(ts.lax.psum(exponentials.sum(1), "d")) - ts.lax.psum((is_target * logits).sum(1), "d")
+    return finished(known, (is_target * logits).sum(1))
 
 
-def fsdp_by_vjp(shards, x, grad):
-    def layer(shard, x):
-        return x.relu() @ gather(shard)
+def entropy_whose_targets_are_scattered(x, w, targets):
+    logits = x @ w
+    found = scatter(own_logits_of(targets, logits))
+    known = ts.lax.all_to_all(torch.logsumexp(logits, 1), "d", 0, 0, tiled=True)
+    return gather(torch.logsumexp(known.unflatten(0, (8, 8)), 0) - found)
 
+
+def fsdp_that_lets_go_of_the_matrix_first(shards, x, grad):
     given, grads = [], []
     for shard in shards:
         given.append(x)
-        x = layer(shard, x)
+        whole = gather(shard)
+        x = x.relu() @ whole
     for shard, each in zip(reversed(shards), reversed(given), strict=True):
-        _, back = ts.vjp(layer, shard.clone(), each)
-        of_shard, grad = back(grad)
-        grads.insert(0, of_shard)
+        after = grad
+        if shard is not shards[0]:
+            whole = whole if shard is shards[-1] else gather(shard.clone())
+            grad = grad @ whole.T * (each > 0)
+        grads.insert(0, scatter(each.relu().T @ after))
     return x, grads
 
 
-def fsdp_that_gathers_before_it_scatters(shards, x, grad):
-    given, grads = [], []
+def fsdp_whose_gradients_of_matrices_come_last(shards, x, grad):
+    given, grads = [], [grad]
     for shard in shards:
-        given.append(x)
-        x = x.relu() @ gather(shard)
-    for shard, each in zip(reversed(shards), reversed(given), strict=True):
-        of_whole = each.relu().T @ grad
-        grad = grad @ gather(shard.clone()).T * (each > 0) if shard is not shards[0] else grad
-        grads.insert(0, scatter(of_whole))
-    return x, grads
+        given.append(x.relu())
+        whole = gather(shard)
+        x = given[-1] @ whole
+    for layer in (3, 2, 1):
+        whole = whole if layer == 3 else gather(shards[layer].clone())
+        grads.insert(0, grads[0] @ whole.T * (given[layer] > 0))
+    return x, [scatter(each.T @ after) for each, after in zip(given, grads, strict=True)]
+
+
+def megatron_by_vjp(x, up, down, grad):
+    part, back = ts.vjp(lambda x, up, down: (x @ up).relu() @ down, x, up, down)
+    of_x, of_up, of_down = back(grad)
+    return ts.lax.psum(part, "d"), ts.lax.psum(of_x, "d"), of_up, of_down
 
 
 def attention_of_results_joined_at_the_end(q, k, v):
@@ -148,9 +181,12 @@ ANSWERS = [
     ("18.4", doubled_in_own_order),
     ("18.5", exchanged_into_a_table),
     ("18.6", matmul_by_masks),
+    ("18.7", norm_by_means_of_blocks),
     ("18.8", entropy_by_a_mask_of_floats),
-    ("18.9", fsdp_by_vjp),
-    ("18.9", fsdp_that_gathers_before_it_scatters),
+    ("18.8", entropy_whose_targets_are_scattered),
+    ("18.9", fsdp_that_lets_go_of_the_matrix_first),
+    ("18.9", fsdp_whose_gradients_of_matrices_come_last),
+    ("18.10", megatron_by_vjp),
     ("18.11", attention_of_results_joined_at_the_end),
     ("18.11", attention_by_logsumexp),
     ("18.13", pipeline_of_batches_and_zeros),
