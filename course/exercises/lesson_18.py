@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,10 @@ SAID = {
 TABLES = (
     "Eight rows too many are held there. Writing into a table makes another table: keep rows in a list, "
     "stack them once, and put them in order by an index."
+)
+FORM = (
+    "How many values does the task ask of one device, and with how many dimensions each? A shape named above is that "
+    "of the results of all devices, joined."
 )
 BY_THE_LIBRARY = "The library has this collective. Here it is made of single messages: `ts.lax.ppermute` alone."
 
@@ -58,9 +63,10 @@ def _judge(rung: Rung, hints: Hints, answer: Answer) -> Verdict:
     score = score_of(rung, answer)
     if score.wrong:
         is_overflow = hints.overflow and ("nan" in score.wrong or "inf" in score.wrong)
-        return differs(score.wrong, hints.overflow if is_overflow else hints.values)
+        by_value = hints.overflow if is_overflow else hints.values
+        return differs(score.wrong, FORM if _is_of_another_form(score.wrong) else by_value)
     if score.unwanted:
-        return differs(f"the values are right, but there is an {score.unwanted} in the program", BY_THE_LIBRARY)
+        return differs(f"the values are right, but {score.unwanted} is in the program", BY_THE_LIBRARY)
     used = {name: (getattr(score.counts, name), most) for name, most in vars(rung.par).items() if most is not None}
     over = set(rung.over_par(score.counts))
     for name in [name for name in SAID if name in over]:
@@ -69,6 +75,12 @@ def _judge(rung: Rung, hints: Hints, answer: Answer) -> Verdict:
         reported = f"the values are right, but {SAID[name].format(got)}; par is {most:,}{peak}"
         return Verdict(is_passed=False, difference=reported, hint=_hint_on(hints, name, got), used=used)
     return Verdict(is_passed=True, used=used)
+
+
+def _is_of_another_form(wrong: str) -> bool:
+    """Whether the number of results or of dimensions differs, so that no value could be compared."""
+    shapes = re.findall(r"\(([\d, ]*)\)", wrong) if "has the shape" in wrong else []
+    return wrong.startswith("it returns") or len({len(re.findall(r"\d+", shape)) for shape in shapes}) > 1
 
 
 def _hint_on(hints: Hints, name: str, got: int) -> str:
@@ -363,8 +375,9 @@ HINTS = {
         ),
         why="An input waits 6 ticks at most, so seven are held, however many micro-batches there are: so a large "
         "model can have many of them, and a small bubble. The products and the bytes are those of GPipe.",
-        values="Three things go wrong here: the gradient meets an input that is not its own, the last stage starts "
-        "from targets of another micro-batch, or the two pipelines are not added up.",
+        values="Four things go wrong here: the gradient meets an input that is not its own, the last stage starts "
+        "from targets of another micro-batch, a stage adds up what it computed in its bubble, or the two pipelines are "
+        "not added up.",
         over={
             "flops": "One micro-batch at a time leaves three of four stages idle. What may stage 0 do meanwhile?",
             "nbytes": "Messages of the last tick, or of an idle one, are sent for nothing.",

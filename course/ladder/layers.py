@@ -231,7 +231,12 @@ RUNGS = (
             ("down, by rows", own("dn")),
             ("gradient", copies("g")),
         ),
-        wanted=(("y", copies("y")), ("of x", copies("dx")), ("of up", own("dup")), ("of down", own("ddn"))),
+        wanted=(
+            ("y", copies("y")),
+            ("gradient of x", copies("dx")),
+            ("gradient of up", own("dup")),
+            ("gradient of down", own("ddn")),
+        ),
         par=Par(nbytes=2 * 2 * 7 * 4 * PLACES * NARROW // DEVICES, peak_nbytes=72 * 1024, rounds=1),
         inputs=mlp_and_gradient,
         want=_mlp_and_gradients,

@@ -26,7 +26,8 @@ PREDICTIONS = (
     ),
     Prediction(
         "18.b",
-        question="How many all_gather are in the program of twice, and how many in that of twice_cloned?",
+        question="twice gathers shard in two lines. twice_cloned gathers shard in one, and shard.clone() in the "
+        "next. How many all_gather does the program of each have?",
         choices=(
             Choice("1 and 2"),
             Choice(
@@ -62,8 +63,8 @@ PREDICTIONS = (
     ),
     Prediction(
         "18.d",
-        question="Eight blocks in the order of the text, and each word sees only words before it. How much more does "
-        "device 7 compute than device 0?",
+        question="Eight blocks in the order of the text, and each word sees itself and the words before it. How much "
+        "more does device 7 compute than device 0?",
         choices=(
             Choice(
                 "as much: each device has 64 words",

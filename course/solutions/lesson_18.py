@@ -523,6 +523,13 @@ def fsdp_that_scatters_last(shards, x, grad):
     return x, [scatter(each) for each in whole]
 
 
+def fsdp_forward_alone(shards, x, grad):
+    """Forgets the gradients."""
+    for shard in shards:
+        x = x.relu() @ ts.lax.all_gather(shard, "d", tiled=True)
+    return x
+
+
 # ---- 18.10: Megatron's MLP ----------------------------------------------------------------------------------------
 
 
@@ -758,7 +765,7 @@ ON = [(0, 1), (1, 2), (2, 3)]
 BACK = [(1, 0), (2, 1), (3, 2)]
 
 
-def one_forward_one_backward_of(W, batches, targets, is_newest=False):
+def one_forward_one_backward_of(W, batches, targets, is_newest=False, ends=11):
     """In each tick one micro-batch forward and another one backward: stage s waits 6 - 2s ticks between the two."""
     me = ts.lax.axis_index("stage")
     value = grad = torch.zeros_like(batches[0])
@@ -772,7 +779,7 @@ def one_forward_one_backward_of(W, batches, targets, is_newest=False):
             value = ts.lax.ppermute(value, "stage", ON) if tick < 10 else value
         kept = [*kept[1:], given]
         if tick >= 3:
-            grad = torch.where(me == 3, error if tick < 11 else 0.0, grad)
+            grad = torch.where(me == 3, error if tick < ends else 0.0, grad)
             then = given if is_newest else torch.stack(kept[::2])[me]
             of_W = of_W + then.relu().T @ grad
             grad = grad @ W[0].T * (then > 0)
@@ -793,6 +800,16 @@ def one_pipeline_alone(W, batches, targets):
 def the_newest_input(W, batches, targets):
     """Multiplies the gradient by what has just come in."""
     return ts.lax.psum(one_forward_one_backward_of(W, batches, targets, is_newest=True), "data")[None]
+
+
+def stale_errors_added(W, batches, targets):
+    """Lets the last stage go backward in its bubble, from the error of the last micro-batch."""
+    return ts.lax.psum(one_forward_one_backward_of(W, batches, targets, ends=14), "data")[None]
+
+
+def without_the_first_dimension(W, batches, targets):
+    """Returns 32 x 32."""
+    return one_forward_one_backward(W, batches, targets)[0]
 
 
 def all_forward_all_backward(W, batches, targets):
@@ -924,6 +941,7 @@ ANSWERS = {
             Wrong(fsdp_that_scatters_last, "Scatter each gradient as soon as it is made"),
             Wrong(fsdp_of_whole_gradients, "each one updates its own rows"),
             Wrong(fsdp_of_own_gradients, "Which collective adds them up and cuts"),
+            Wrong(fsdp_forward_alone, "How many values"),
         ),
     ),
     "18.10": Answers(
@@ -968,6 +986,8 @@ ANSWERS = {
             Wrong(one_micro_batch_at_a_time, "What may stage 0 do meanwhile"),
             Wrong(one_pipeline_alone, "the two pipelines are not added up"),
             Wrong(the_newest_input, "an input that is not its own"),
+            Wrong(stale_errors_added, "what it computed in its bubble"),
+            Wrong(without_the_first_dimension, "with how many dimensions"),
         ),
     ),
 }
