@@ -284,6 +284,22 @@ def test_another_sharding_is_another_trace():
     assert seen == ["f32[8@x, 4]", "f32[8@x, 4@y]"]
 
 
+def test_a_mapped_function_sees_rows_however_its_operand_is_cut_and_is_traced_once():
+    weight, seen = {"w": put(P("y"), 4)}, []
+
+    def row(v):
+        seen.append(ts.typeof(v))
+        return v * weight["w"] / ts.lax.psum(v, "i")
+
+    mapped = ts.pmap(row, axis_name="i")
+    values, w = ts.device_get(put(P(), 8, 4)), ts.device_get(put(P(), 4))
+    for spec in (X, XY, P(), X):
+        torch.testing.assert_close(ts.device_get(mapped(put(spec, 8, 4))), values * w / values.sum(0))
+    assert seen == ["f32[4]"]
+    weight["w"] = put(P("x"), 4)
+    torch.testing.assert_close(ts.device_get(mapped(put(XY, 8, 4))), values * w / values.sum(0))
+
+
 def test_what_is_closed_over_has_a_type_and_another_one_is_traced_again():
     weight = {"w": put(P(), 4, 8)}
     f = ts.jit(lambda x: x @ weight["w"])

@@ -20,7 +20,7 @@ from tinyshard.core.program import Program
 from tinyshard.core.types import default_dtype
 from tinyshard.dispatch import eager
 from tinyshard.partition import plan as plans
-from tinyshard.partition.op_table import is_random, op_traits
+from tinyshard.partition.op_table import draws, op_traits
 
 aten = torch.ops.aten
 CROSSING = {*(name for name, row in COLLECTIVES.items() if row.communicates), "transfer"}
@@ -213,8 +213,8 @@ def test_facts_of_ops() -> None:
 def test_attention_draws_only_with_dropout() -> None:
     op = aten._scaled_dot_product_flash_attention_for_cpu.default
     q = torch.ones(1, 1, 2, 2)
-    assert not is_random(op, (q, q, q), {})
-    assert is_random(op, (q, q, q, 0.1), {})
+    assert not draws(op, (q, q, q), {})
+    assert draws(op, (q, q, q, 0.1), {})
 
 
 # ---- what is kept -------------------------------------------------------------------------------------------------

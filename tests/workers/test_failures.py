@@ -363,7 +363,7 @@ def test_an_op_that_the_workers_do_not_know_is_refused_before_it_is_sent_and_not
 
 
 def test_a_program_that_a_worker_cannot_make_ready_fails_its_calls_and_ends_no_process(pool, rows, twice, monkeypatch):
-    monkeypatch.setattr(pool, "_refuse_unknown", lambda program, where: None)
+    monkeypatch.setattr(pool, "_refuse_unknown", lambda program: None)
     x = ts.device_put(torch.arange(8.0).reshape(8, 1), rows)
     total = ts.jit(lambda v: twice(v).sum())
     for _ in range(2):

@@ -302,8 +302,8 @@ def test_what_workers_write_is_printed_here_in_device_order(pool, capsys):
     builder = Builder((2, 0, 1), (3,))
     builder.input(ShapedType((1,), torch.float32))
     made = builder.emit("aten.std.correction", (Value(0),), {"correction": 1}, metas=[ShapedType((), torch.float32)])
-    x = pool.put({d: torch.zeros(1) for d in (2, 0, 1)}, users_line())
-    (y,) = pool.run(builder.finish(made), [x], users_line())
+    x = pool.put({d: torch.zeros(1) for d in (2, 0, 1)})
+    (y,) = pool.run(builder.finish(made), [x])
     pool.wait(y, (2, 0, 1))
     lines = [line for line in capsys.readouterr().err.splitlines() if "degrees of freedom" in line]
     assert [line.split("]")[0] for line in lines] == ["[CPU 0", "[CPU 1", "[CPU 2"]
@@ -316,7 +316,7 @@ def test_where_devices_share_cores_each_keeps_to_its_own(pool):
         pytest.skip("over gloo devices go wherever there is room")
     cores = os.sched_getaffinity(0)
     ids = [device.id for device in ts.devices()]
-    pool.wait(pool.put({d: torch.zeros(1) for d in ids}, users_line()), ids)  # they are up, not only forked
+    pool.wait(pool.put({d: torch.zeros(1) for d in ids}), ids)  # they are up, not only forked
     kept = cores_of(len(ids), cores)
     for device in ts.devices():
         assert os.sched_getaffinity(device.pid) == ({kept[device.id]} if kept else cores)

@@ -41,7 +41,7 @@ from tinyshard.core.thread_state import current_recorder, innermost
 from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.core.users_line import Where, users_line
 from tinyshard.partition.decompositions import always
-from tinyshard.partition.op_table import BATCH_NORMS, has_mask, is_random
+from tinyshard.partition.op_table import BATCH_NORMS, draws, has_mask
 from tinyshard.partition.shape_inference import check_takes
 
 aten = torch.ops.aten
@@ -181,7 +181,7 @@ class Watch(TorchDispatchMode):
         if op.namespace == "profiler":
             return call_profiler(op, args, where)
         fx_traceback.current_meta["custom"] = {"where": where}  # fx copies it to the nodes that are made
-        if torch.Tag.nondeterministic_seeded in op.tags and is_random(op, args, kwargs):
+        if torch.Tag.nondeterministic_seeded in op.tags and draws(op, args, kwargs):
             raise StatefulRandomError(
                 "a stateful random op in a traced function",
                 got=f"{op} in {where}",

@@ -13,8 +13,8 @@ package's interpreters of a graph need.
     has_effect  dead code: whether it stays although no op uses its results     it is removed
     replay      a graph that is run again, to be differentiated or vmapped      the op is called again
     partition   `compile.spmd`: on whole tensors, a part of a program           as an op of torch
-    inline      `primitives.manual_region`: on shards, inside of a manual region     as an op of torch
-    typed       `arrays.explicit`: how its results are cut                  as an op of torch
+    inline      `primitives.manual_region`: on shards, in a manual region       as an op of torch
+    typed       `arrays.explicit`: how its results are cut                      as an op of torch
     varies      `primitives.varying`: along which axes the results differ       as the operands do
     shardings   the device assignment of a function with it
     goal        the axes of its program: a layout that they must express if `fixes_axes`, else if they can

@@ -30,7 +30,7 @@ from tinyshard.core.evaluate import GraphModule
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.thread_state import this_thread
 from tinyshard.dispatch.inplace import rebind
-from tinyshard.partition.op_table import is_random, op_traits
+from tinyshard.partition.op_table import draws, op_traits
 
 MAX_EXECUTABLES = 4096
 _SEVERAL = (list, tuple)  # used by every op: `list | tuple` would be constructed each time
@@ -70,7 +70,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     known = op_traits(op)
     if known.is_alias:
         return _alias(args[0])
-    if known.may_draw and is_random(op, args, kwargs):
+    if known.may_draw and draws(op, args, kwargs):
         raise StatefulRandomError(
             "a stateful random op on an Array",
             got=str(op),

@@ -57,13 +57,13 @@ def has_mask(indices: Any) -> bool:
     return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
 
 
-def is_random(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def draws(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether this call of an op that may draw from torch's own generator does; attention without dropout does not.
 
     Example:
-        >>> is_random(aten.native_dropout.default, (torch.ones(2), 0.5, True), {})
+        >>> draws(aten.native_dropout.default, (torch.ones(2), 0.5, True), {})
         True
-        >>> is_random(aten.native_dropout.default, (torch.ones(2), 0.5, False), {})
+        >>> draws(aten.native_dropout.default, (torch.ones(2), 0.5, False), {})
         False
     """
     given = {a.name: a.default_value for a in op._schema.arguments}

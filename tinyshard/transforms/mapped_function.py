@@ -161,7 +161,7 @@ class OverDevices(Jitted):
     # ---- where it runs ----------------------------------------------------------------------------------------
 
     def _typed(self, bound: Bound, operands: list[Any]) -> tuple[Bound, list[Any]]:
-        """As they are: the signature has the layouts of the operands already, as they are split."""
+        """As they are: the function sees shards, and its signature says in `around` how the operands are split."""
         return bound, operands
 
     def _assignment(

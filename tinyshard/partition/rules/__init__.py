@@ -9,12 +9,12 @@ indices        elements by index
 matrices       products, and matrices of a batch
 layers         normalizations, attention, convolutions, losses of classes, random draws
 images         pools, resampling
-strides        ops whose kernels need contiguous memory
+strides        exceptions: kernels that need contiguous memory, or take any strides
 
 A row has the names of ops, and their rule: a text as `partition.rule` has it, or a function of the call where the rule
 depends on arguments or shapes. An op that is not in these tables gathers its operands, unless torch tags it pointwise,
 or `decompositions` replaces it: addmm becomes a product and a sum. An op with a rule is passed shards of any
-strides, unless `strides` has it. The sweep of the rules tests each new row.
+strides, one without a rule contiguous ones, except as `strides` says. The sweep of the rules tests each new row.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def has_rule(op: torch._ops.OpOverload) -> bool:
 
 @cache
 def needs_contiguous(op: Any) -> bool:
-    """Whether an op is passed contiguous operands: by `strides`, and if it does not have a rule.
+    """Whether an op is passed contiguous operands: one without a rule is; `strides` has the exceptions.
 
     Example:
         >>> needs_contiguous(aten.sin.default)
