@@ -1,8 +1,8 @@
 """The collectives between worker processes, over torch.distributed's gloo.
 
 Each method does between processes what the function of its name in `tinyshard.core.collectives` does on stacked
-shards. Blocks are sent as bytes, and each member reduces in the order of the members: so every dtype can be sent, and a
-sum is the same to the last bit on all members.
+shards. Blocks are sent as bytes, and each member reduces them in the same order: so every dtype can be sent, and a sum
+is the same to the last bit on all members.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The reduction of the members' operands: in the order of the members, in pieces that fit the processor's cache.
+"""The reduction of the members' operands: in their order, in pieces that fit the processor's cache.
+
+Small operands are stacked and reduced by one call of torch, which chooses the order by their sizes.
 
 NumPy's results equal torch's to the last bit (except for the choice among several NaNs), and a call has less overhead:
 `python -m benchmarks.kernels` measures it.

@@ -10,7 +10,7 @@ are two protocols, with MPI's names for them:
 
 What a member does between the barriers: `collectives.several`.
 
-Sums are made in the order of the members, so a result does not depend on the order of arrival.
+The sizes alone decide in which order a sum is added up: a result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
