@@ -41,7 +41,8 @@ class Hints:
     Attributes:
         ladder: the exercise's hints.
         why: why the solution is right.
-        values: of wrong values.
+        values: of wrong values. Where it depends on which result is wrong: hints with what the message begins with,
+            the one for all others, "", last.
         over: of a count that is above par, by its name; what is not in it climbs the ladder. Where it depends on how
             far above: hints with the most that each is not for, the largest first.
         overflow: of values that are infinite or not numbers.
@@ -49,7 +50,7 @@ class Hints:
 
     ladder: tuple[str, ...]
     why: str
-    values: str
+    values: str | tuple[tuple[str, str], ...]
     over: dict[str, str | tuple[tuple[int, str], ...]] = field(default_factory=dict)
     overflow: str = ""
 
@@ -63,7 +64,7 @@ def _judge(rung: Rung, hints: Hints, answer: Answer) -> Verdict:
     score = score_of(rung, answer)
     if score.wrong:
         is_overflow = hints.overflow and ("nan" in score.wrong or "inf" in score.wrong)
-        by_value = hints.overflow if is_overflow else hints.values
+        by_value = hints.overflow if is_overflow else _hint_on_values(hints, score.wrong)
         return differs(score.wrong, FORM if _is_of_another_form(score.wrong) else by_value)
     if score.unwanted:
         return differs(f"the values are right, but {score.unwanted} is in the program", BY_THE_LIBRARY)
@@ -81,6 +82,11 @@ def _is_of_another_form(wrong: str) -> bool:
     """Whether the number of results or of dimensions differs, so that no value could be compared."""
     shapes = re.findall(r"\(([\d, ]*)\)", wrong) if "has the shape" in wrong else []
     return wrong.startswith("it returns") or len({len(re.findall(r"\d+", shape)) for shape in shapes}) > 1
+
+
+def _hint_on_values(hints: Hints, wrong: str) -> str:
+    said = hints.values
+    return said if isinstance(said, str) else next(hint for start, hint in said if wrong.startswith(start))
 
 
 def _hint_on(hints: Hints, name: str, got: int) -> str:
@@ -113,7 +119,7 @@ HINTS = {
         "and uses neighbours alone. A row sent straight to all others takes one, below par: fast inside a box, where "
         "every pair of GPUs has a path.",
         values="On every device your own row comes first. All devices must have the same order: which row arrived "
-        "after k moves?",
+        "after k moves? If a row is all zeros, nobody sent it: device 7 sends to device 0.",
         over={
             "nbytes": "A row that has come in is passed on once, alone, and not with all that came before it.",
             "peak_nbytes": TABLES,
@@ -179,7 +185,8 @@ HINTS = {
         why="Each row travels once, straight to its device, and no message waits for another. A ring would carry "
         "rows through devices that do not need them. Every layer of experts sends its tokens in this way, there and "
         "back.",
-        values="What arrived from distance far came from device (me - far) % 8: it belongs in that row.",
+        values="Over the distance far you send the row that is for device (me + far) % 8. What arrives over it is of "
+        "device (me - far) % 8: it belongs in that row.",
         over={
             "nbytes": "Rows travel through devices that do not need them. Send each one straight to its device.",
             "peak_nbytes": "Eight rows too many are held there: x in another order, or a table, since each write makes "
@@ -206,11 +213,13 @@ HINTS = {
             "Subtract the mean of the whole row first, by one `ts.lax.pmean`; a second one has the squares of what "
             "is left.",
         ),
-        why="Two numbers a row are sent, and not 1,024. Two rounds are the price of digits: a variance from sums "
-        "of squares loses them where the mean is large. For the same reason PyTorch's SyncBatchNorm puts together "
-        "means and variances.",
+        why="Two numbers a row are sent, and not 1,024. A variance from sums of squares loses digits where the mean is "
+        "large, so the mean comes first, which costs a round. One round is enough where it is known beforehand what to "
+        "subtract, such as 300 here, or where every device gathers the means and variances of all blocks, as in "
+        "PyTorch's SyncBatchNorm: that is four times the bytes.",
         values="Mean and variance are those of whole rows of 1,024, not of a block. And the mean is 300: do not "
-        "subtract its square from a mean of squares, and do not leave out how far apart the means of blocks are.",
+        "subtract its square from a mean of squares, and do not leave out how far apart the means of blocks are. The "
+        "variance is a mean, over 1,024: `torch.var` divides by one less.",
         over={
             "nbytes": "Send what is known of a row, not the row, and let it be added up: gathered, the numbers of all "
             "eight devices come to each."
@@ -268,7 +277,14 @@ HINTS = {
         why="A matrix is whole for one product, a gradient for one reduce-scatter. Two more all-gathers buy that. The "
         "last layer is not gathered again, since it is needed again at once: in PyTorch, too, the last block is "
         "often given `reshard_after_forward=False`.",
-        values="Each device has the gradient of its own examples. Which collective adds them up and cuts?",
+        values=(
+            ("result 1 ", "In every layer relu comes first, then the product. The outputs are of your own examples."),
+            (
+                "",
+                "Each device has the gradient of its own examples. Which collective adds them up and cuts? And where "
+                "relu(x) is 0, no gradient goes on to the layer before.",
+            ),
+        ),
         over={
             "nbytes": (
                 (
@@ -306,9 +322,24 @@ HINTS = {
             "one device's part of the gradient of x.",
         ),
         why="The hidden layer stays cut forward and backward. One all-reduce each way is all that Megatron sends.",
-        values="Each device has a part of the gradient of x, and they are to be added. If you used vjp through a "
-        "psum: without check_vma its gradient adds up what all eight devices pass back, eight times too much.",
-        over={"nbytes": "Which of these values must every device have as a whole? Not a matrix."},
+        values=(
+            ("result 1 ", "A product over your 32 rows of `down` is a part of y, and the parts are to be added."),
+            (
+                "result 2 ",
+                "Each device has a part of the gradient of x, and they are to be added. Where x @ up is not positive, "
+                "relu lets no gradient through. If you used vjp through a psum: without check_vma its gradient adds "
+                "up what all eight devices pass back, eight times too much.",
+            ),
+            (
+                "",
+                "The gradients of up and down are those of your own columns and rows: nothing is to be added. Where "
+                "x @ up is not positive, relu lets no gradient through.",
+            ),
+        ),
+        over={
+            "nbytes": "Which of these values must every device have as a whole? Not a matrix.",
+            "rounds": "`grad` is given: the gradient of x needs nothing that an exchange of the forward pass brings.",
+        },
     ),
     "18.11": Hints(
         (
@@ -321,7 +352,8 @@ HINTS = {
         why="Of each block three things are remembered: the largest score, the sum of weights, the weighted sum. So "
         "one block of keys and values at a time is enough, and seven moves bring them all. A text may be as long as "
         "all devices together have room for.",
-        values="The softmax of a row is over all its scores. Do not divide before the last block has been seen.",
+        values="The softmax of a row is over all its scores, `q @ k.T / 4`. Do not divide before the last block "
+        "has been seen, but shrink both sums whenever a larger score comes. Keys and values move together.",
         overflow="exp of a large score overflows. Subtract the largest score of each row that you have seen so far, "
         "and shrink what you had added up before by exp(old - new).",
         over={
@@ -341,9 +373,16 @@ HINTS = {
         ),
         why="Every device computes two of four blocks in each round, whichever device the keys come from: 17 blocks "
         "and not 32, and no device waits for another.",
-        values="The first 32 rows of device d are chunk d of the text, the last 32 are chunk 15 - d.",
+        values="The first 32 rows of device d are chunk d of the text, the last 32 are chunk 15 - d. A chunk needs a "
+        "mask only where it meets its own keys, and there each word sees itself too.",
         over={
-            "flops": "Half of the scores are computed and then hidden. Which pairs of chunks are hidden as a whole?",
+            "flops": (
+                (
+                    1_179_648,
+                    "Half of the scores are computed and then hidden. Which pairs of chunks are hidden as a whole?",
+                ),
+                (0, "With its own keys a device needs three pairs of chunks, not four: chunk 15 - d comes after d."),
+            ),
             "peak_nbytes": "Hold one block of keys and values, and let it go after its turn. Add what it gives to the "
             "state at once: fourteen results that wait for the end take more than the rest.",
         },
@@ -375,9 +414,10 @@ HINTS = {
         ),
         why="An input waits 6 ticks at most, so seven are held, however many micro-batches there are: so a large "
         "model can have many of them, and a small bubble. The products and the bytes are those of GPipe.",
-        values="Four things go wrong here: the gradient meets an input that is not its own, the last stage starts "
-        "from targets of another micro-batch, a stage adds up what it computed in its bubble, or the two pipelines are "
-        "not added up.",
+        values="Mostly it is one of six things: the gradient meets an input that is not its own, the last stage starts "
+        "from targets of another micro-batch, relu lets a gradient through where its operand is not positive, a stage "
+        "adds up what it computed in its bubble, the last gradient is not back on stage 0 yet, or the two pipelines "
+        "are not added up.",
         over={
             "flops": "One micro-batch at a time leaves three of four stages idle. What may stage 0 do meanwhile?",
             "nbytes": "Messages of the last tick, or of an idle one, are sent for nothing.",

@@ -517,6 +517,26 @@ def fsdp_of_own_gradients(shards, x, grad):
     return fsdp_of(shards, x, grad, lambda shard: shard.clone(), own_rows)
 
 
+def fsdp_without_the_gradient_of_relu(shards, x, grad):
+    """Takes the gradient through the matrices alone."""
+    kept, whole = [], []
+    for shard in shards:
+        kept.append(x.relu())
+        whole.append(gather(shard))
+        x = kept[-1] @ whole[-1]
+    grads = []
+    for given, matrix in zip(reversed(kept), reversed(whole), strict=True):
+        grads.insert(0, scatter(given.T @ grad))
+        grad = grad @ matrix.T
+    return x, grads
+
+
+def fsdp_without_relu(shards, x, grad):
+    """Forgets relu."""
+    x, grads = fsdp_of(shards, x, grad, lambda shard: shard.clone())
+    return x.relu(), grads
+
+
 def fsdp_that_scatters_last(shards, x, grad):
     """Whole gradients wait for the end."""
     x, whole = fsdp_of(shards, x, grad, lambda shard: shard.clone(), lambda whole: whole)
@@ -546,6 +566,26 @@ def megatron_without_the_second_sum(x, up, down, grad):
     hidden = (x @ up).relu()
     of_hidden = grad @ down.T * (hidden > 0)
     return ts.lax.psum(hidden @ down, "d"), of_hidden @ up.T, x.T @ of_hidden, hidden.T @ grad
+
+
+def megatron_without_the_first_sum(x, up, down, grad):
+    """Each device has its part of y."""
+    hidden = (x @ up).relu()
+    of_hidden = grad @ down.T * (hidden > 0)
+    return hidden @ down, ts.lax.psum(of_hidden @ up.T, "d"), x.T @ of_hidden, hidden.T @ grad
+
+
+def megatron_without_the_gradient_of_relu(x, up, down, grad):
+    """Takes the gradient through the matrices alone."""
+    hidden, of_hidden = (x @ up).relu(), grad @ down.T
+    y, of_x = ts.lax.psum(hidden @ down, "d"), ts.lax.psum(of_hidden @ up.T, "d")
+    return y, of_x, x.T @ of_hidden, hidden.T @ grad
+
+
+def megatron_that_adds_up_all(x, up, down, grad):
+    """As in data parallelism: sums of gradients that belong to different columns."""
+    y, of_x, of_up, of_down = megatron(x, up, down, grad)
+    return y, of_x, ts.lax.psum(of_up, "d"), ts.lax.psum(of_down, "d")
 
 
 def megatron_differentiated(x, up, down, grad):
@@ -611,6 +651,19 @@ def attention_that_overflows(q, k, v):
     return weighted / total
 
 
+def attention_that_does_not_shrink(q, k, v):
+    """Subtracts the largest score so far, but adds to sums from which a smaller one was subtracted."""
+    largest, total, weighted = start(q)
+    for far in range(8):
+        scores = q @ k.T / 4
+        largest = torch.maximum(largest, scores.amax(1, keepdim=True))
+        weights = torch.exp(scores - largest)
+        total, weighted = total + weights.sum(1, keepdim=True), weighted + weights @ v
+        if far < 7:
+            k, v = ts.lax.ppermute((k, v), "d", RING)
+    return weighted / total
+
+
 def attention_of_kept_blocks(q, k, v):
     """Moves one block at a time, and keeps them all."""
     k, v = all_gather(k).flatten(0, 1), all_gather(v).flatten(0, 1)
@@ -636,6 +689,20 @@ def zigzag_attention(q, k, v):
     (qa, qb), (ka, kb), (va, vb) = (each.chunk(2) for each in (q, k, v))
     front = seen(start(qa), qa, ka, va, later)
     back = seen(seen(start(qb), qb, ka, va), qb, kb, vb, later)
+    return after_seven_moves(front, back, q, k, v)
+
+
+def zigzag_of_four_pairs_at_home(q, k, v):
+    """One mask over its own block: the pair that it hides as a whole is computed too."""
+    places = places_of(ts.lax.axis_index("d"))
+    state = seen(start(q), q, k, v, places > places[:, None])
+    front, back = zip(*(each.chunk(2) for each in state), strict=True)
+    return after_seven_moves(front, back, q, k, v)
+
+
+def after_seven_moves(front, back, q, k, v):
+    """The attention of both chunks, from the state of each after its own keys."""
+    qa, qb = q.chunk(2)
     me = ts.lax.axis_index("d")
     for far in range(1, 8):
         k, v = ts.lax.ppermute((k, v), "d", RING)
@@ -941,6 +1008,8 @@ ANSWERS = {
             Wrong(fsdp_that_scatters_last, "Scatter each gradient as soon as it is made"),
             Wrong(fsdp_of_whole_gradients, "each one updates its own rows"),
             Wrong(fsdp_of_own_gradients, "Which collective adds them up and cuts"),
+            Wrong(fsdp_without_relu, "In every layer relu comes first"),
+            Wrong(fsdp_without_the_gradient_of_relu, "no gradient goes on to the layer before"),
             Wrong(fsdp_forward_alone, "How many values"),
         ),
     ),
@@ -949,6 +1018,9 @@ ANSWERS = {
         wrong=(
             Wrong(megatron_of_whole_matrices, "Not a matrix"),
             Wrong(megatron_without_the_second_sum, "a part of the gradient of x"),
+            Wrong(megatron_without_the_first_sum, "a part of y"),
+            Wrong(megatron_without_the_gradient_of_relu, "relu lets no gradient through"),
+            Wrong(megatron_that_adds_up_all, "nothing is to be added"),
             Wrong(megatron_differentiated, "eight times too much"),
         ),
     ),
@@ -958,6 +1030,7 @@ ANSWERS = {
             Wrong(attention_of_the_gathered, "Hold one block of each"),
             Wrong(attention_that_overflows, "exp of a large score overflows"),
             Wrong(attention_of_kept_blocks, "let it go after its turn"),
+            Wrong(attention_that_does_not_shrink, "whenever a larger score comes"),
             Wrong(mean_of_softmaxes, "Do not divide before the last block"),
         ),
     ),
@@ -966,6 +1039,7 @@ ANSWERS = {
         wrong=(
             Wrong(zigzag_of_masked_blocks, "hidden as a whole"),
             Wrong(zigzag_of_the_gathered, "hidden as a whole"),
+            Wrong(zigzag_of_four_pairs_at_home, "three pairs of chunks, not four"),
             Wrong(zigzag_of_kept_results, "state at once"),
             Wrong(rows_in_one_block, "the last 32 are chunk 15 - d"),
         ),
