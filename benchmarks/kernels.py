@@ -21,7 +21,8 @@ from benchmarks.serve import timed
 from tinyshard.core.program import Builder, Value, find_op
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import make_ready
-from tinyshard.runtime.worker.kernels import HALVES, library
+from tinyshard.runtime.worker.kernels import HALVES
+from tinyshard.runtime.worker.products import library
 
 Call = Callable[[], object]
 _COMPARISONS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

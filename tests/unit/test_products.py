@@ -1,4 +1,4 @@
-"""Products by NumPy's BLAS: torch's values in torch's layout, and only where they pay."""
+"""Products by NumPy's BLAS and by oneDNN: torch's values in torch's layout, and only where they pay."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Eqn, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.worker import kernels
+from tinyshard.runtime.worker import kernels, products
 from tinyshard.runtime.worker.kernels import kernel_for
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -29,9 +29,9 @@ SIZES: dict[str, tuple[int, ...]] = {"mm": (), "bmm": (3,)}  # how many products
 @pytest.fixture(autouse=True)
 def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TINYSHARD_PRODUCTS", "numpy")
-    kernels.library.cache_clear()
+    products.library.cache_clear()
     yield
-    kernels.library.cache_clear()
+    products.library.cache_clear()
 
 
 def kernel_of(op: str, tensors: list[torch.Tensor], own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -53,6 +53,24 @@ def test_a_product_has_torchs_values_shape_and_strides(left: str, right: str, dt
     assert made.stride() == wanted.stride()
     assert all(map(torch.equal, tensors, before)), "the operands are as they were"
     torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("left", "right"), pairwise(list(LAYOUTS), list(LAYOUTS)))
+def test_onednn_gives_torchs_values_shape_and_strides(monkeypatch: pytest.MonkeyPatch, left: str, right: str) -> None:
+    monkeypatch.setenv("TINYSHARD_PRODUCTS", "onednn")
+    tensors = [LAYOUTS[left](torch.randn(160, 130)), LAYOUTS[right](torch.randn(130, 150))]
+    kernel = kernel_of("aten.mm.default", tensors, torch.mm)
+    assert kernel is not torch.mm, "the kernel fits"
+    made, wanted = kernel(*tensors), torch.mm(*tensors)
+    assert made.stride() == wanted.stride()
+    torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_onednn_multiplies_matrices_of_singles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYSHARD_PRODUCTS", "onednn")
+    for op, x in (("mm", torch.ones(256, 256).double()), ("bmm", torch.ones(3, 256, 256)), ("mm", torch.ones(64, 64))):
+        own = getattr(torch, op)
+        assert kernel_of(f"aten.{op}.default", [x, x], own) is own
 
 
 @pytest.mark.parametrize(("left", "dtype", "op"), pairwise(list(LAYOUTS), list(kernels.HALVES), SIZES))
@@ -103,21 +121,25 @@ def test_other_products_are_torchs(op: str, shapes: list[tuple[int, ...]], dtype
 
 
 def test_the_processor_decides_and_the_environment_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(vendor: str, blas: str, environment: dict[str, str]) -> str:
+    def found(vendor: str, blas: str, environment: dict[str, str], instructions: str = "AVX2") -> str:
         for name in ("TINYSHARD_PRODUCTS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
             monkeypatch.delenv(name, raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(kernels, "_vendor", lambda: vendor)
+        monkeypatch.setattr(products, "_vendor", lambda: vendor)
         monkeypatch.setattr(np, "show_config", lambda mode: {"Build Dependencies": {"blas": {"name": blas}}})
         monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-        kernels.library.cache_clear()
-        return kernels.library()
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
+        products.library.cache_clear()
+        return products.library()
 
     one = {"OPENBLAS_NUM_THREADS": "1"}
     assert found("AuthenticAMD", "scipy-openblas", one) == "numpy"
     assert found("AuthenticAMD", "scipy-openblas", {"OMP_NUM_THREADS": "1"}) == "numpy"
+    assert found("AuthenticAMD", "scipy-openblas", one, "AVX512") == "onednn"
+    assert found("AuthenticAMD", "mkl-sdl", {}, "AVX512") == "onednn"
     assert found("GenuineIntel", "scipy-openblas", one) == "torch"
+    assert found("GenuineIntel", "scipy-openblas", one, "AVX512") == "torch"
     assert found("AuthenticAMD", "mkl-sdl", one) == "torch"
     assert found("AuthenticAMD", "scipy-openblas", {}) == "torch"
     assert found("AuthenticAMD", "scipy-openblas", {**one, "TINYSHARD_PRODUCTS": "torch"}) == "torch"

@@ -82,7 +82,7 @@ tell(found[0] == found[1] == found[2] or found)
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("library", mostly_whole(["torch", "numpy"], lambda library: library == "torch"))
+@pytest.mark.parametrize("library", mostly_whole(["torch", "numpy", "onednn"], lambda library: library == "torch"))
 def test_local_gloo_and_shared_memory_give_the_same_bits(controller, library):
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     each = controller(SUMS, environment={**threads, "TINYSHARD_PRODUCTS": library})

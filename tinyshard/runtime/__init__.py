@@ -25,6 +25,7 @@ worker/               a device: one process
     executor          prepares a Program to run
     recording         the device's records while a trace of ts.profiler is on
     kernels           faster functions for some ops
+    products          which library multiplies large matrices
     gpu               differences on a GPU
     control           the control thread: freeze, cancel, look, lost
 processes             which process this is: process_index, process_count, local_device_count

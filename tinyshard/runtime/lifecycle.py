@@ -14,7 +14,7 @@ from tinyshard.core.thread_state import outside_trace
 from tinyshard.runtime import options
 from tinyshard.runtime.forks import open_standard_descriptors
 from tinyshard.runtime.options import DEFAULT_DEVICES, PLATFORMS, RUNTIMES, check_one_of, count_of, limit_of
-from tinyshard.runtime.worker.kernels import LIBRARIES
+from tinyshard.runtime.worker.products import LIBRARIES
 
 if TYPE_CHECKING:
     from tinyshard.runtime.controller.pool import ProcessPool
