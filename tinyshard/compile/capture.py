@@ -309,6 +309,8 @@ def _captured(tree: Any, is_outer: Callable[[torch.Tensor], bool]) -> Any:
     if recorder is None:
         return tree
     with torch._C.DisableTorchFunction():  # otherwise reading a shape would capture once more
+        if not any(isinstance(x, torch.Tensor) and is_outer(x) for x in tree_leaves(tree)):  # as of most ops
+            return tree
         return tree_map_only(torch.Tensor, lambda x: recorder.capture(x) if is_outer(x) else x, tree)
 
 
