@@ -43,7 +43,7 @@ def kernel_of(op: str, tensors: list[torch.Tensor], own: Callable[..., torch.Ten
     ("left", "right", "dtype", "op"), pairwise(list(LAYOUTS), list(LAYOUTS), (torch.float32, torch.float64), SIZES)
 )
 def test_a_product_has_torchs_values_shape_and_strides(left: str, right: str, dtype: torch.dtype, op: str) -> None:
-    tensors = [torch.randn(*SIZES[op], *shape, dtype=dtype) for shape in ((160, 130), (130, 150))]
+    tensors = [torch.randn(*SIZES[op], *shape, dtype=dtype) for shape in ((320, 250), (250, 300))]
     tensors = [LAYOUTS[left](tensors[0]), LAYOUTS[right](tensors[1])]
     torchs = getattr(torch, op)
     kernel = kernel_of(f"aten.{op}.default", tensors, torchs)
@@ -73,12 +73,12 @@ def test_onednn_multiplies_matrices_of_singles(monkeypatch: pytest.MonkeyPatch) 
         assert kernel_of(f"aten.{op}.default", [x, x], own) is own
 
 
-@pytest.mark.parametrize(("left", "dtype", "op"), pairwise(list(LAYOUTS), list(kernels.HALVES), SIZES))
+@pytest.mark.parametrize(("left", "dtype", "op", "size"), pairwise(list(LAYOUTS), list(kernels.HALVES), SIZES, (1, 4)))
 def test_a_product_of_16_bits_is_rounded_once(
-    monkeypatch: pytest.MonkeyPatch, left: str, dtype: torch.dtype, op: str
+    monkeypatch: pytest.MonkeyPatch, left: str, dtype: torch.dtype, op: str, size: int
 ) -> None:
     monkeypatch.setattr(kernels, "has_half", lambda dtype: False)
-    tensors = [torch.randn(*SIZES[op], *shape).to(dtype) for shape in ((90, 70), (70, 80))]
+    tensors = [torch.randn(*SIZES[op], n * size, m * size).to(dtype) for n, m in ((90, 70), (70, 80))]
     tensors[0] = LAYOUTS[left](tensors[0])
     torchs = getattr(torch, op)
     kernel = kernel_of(f"aten.{op}.default", tensors, torchs)
@@ -107,8 +107,8 @@ def test_infinity_is_no_warning(number: float) -> None:
 @pytest.mark.parametrize(
     ("op", "shapes", "dtype"),
     [
-        ("mm", [(64, 64), (64, 64)], torch.float32),  # few multiplications
-        ("bmm", [(99, 64, 64), (99, 64, 64)], torch.float32),  # few in each
+        ("mm", [(128, 128), (128, 128)], torch.float32),  # few multiplications
+        ("bmm", [(99, 128, 128), (99, 128, 128)], torch.float32),  # few in each
         ("mm", [(32, 32), (32, 32)], torch.bfloat16),
         ("mm", [(256, 256), (256, 256)], torch.int64),
         ("mm", [(0, 256), (256, 256)], torch.float32),

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from tinyshard.core.program import Eqn, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.worker.products import is_large_product, library, multiplications, product
+from tinyshard.runtime.worker.products import is_large_product, multiplications, product
 
 # with fewer elements the kernels are not faster
 _MANY = 1 << 15
@@ -141,8 +141,8 @@ def is_slow_half_product(x: ShapedType, y: ShapedType) -> bool:
 
 def half_product(op: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
     """`x @ y` in float32, rounded to the dtype of the operands."""
-    multiply = op if library() == "torch" else functools.partial(product, op)
-    return multiply(x.float(), y.float()).to(x.dtype)
+    wide = x.float(), y.float()
+    return (product(op, *wide) if is_large_product(*wide) else op(*wide)).to(x.dtype)
 
 
 def _is_slow_half_attention(gradient: ShapedType, query: ShapedType, *rest: Any) -> bool:
