@@ -9,12 +9,16 @@ sum, it may be combined several times. In a step of Adam the gradient g of a wei
 Here the ops ahead of g are followed to those that need it combined. If g itself is needed, or if what is combined in
 its place is more than g, then g is combined before its first use: by a reduce_scatter to the layout of m, where that is
 sharded, and else by an all_reduce.
+
+A scan that adds up gradients, from zeros, adds up their parts, and what it returns is combined once:
+
+    total = total + g.float()    neither g nor total is combined, nor is g before it gets a wider dtype
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +26,7 @@ import torch
 from torch.fx.node import Node
 
 from tinyshard.core.layout import Axes
+from tinyshard.partition.layouts import widens
 from tinyshard.partition.op_table import computes_each_element, op_traits
 from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
 from tinyshard.partition.rules.elementwise import scales_parts
@@ -38,11 +43,14 @@ class LookAhead:
     Args:
         axes: sizes of the program's axes.
         values: the value of each node so far.
+        sums: in the body of a scan the nodes that add to a carry which may hold parts of a sum; for each into how many
+            blocks its carry is cut, None if it takes the layout of what is added.
     """
 
-    def __init__(self, axes: Axes, values: Mapping[Node, Any]) -> None:
+    def __init__(self, axes: Axes, values: Mapping[Node, Any], sums: Mapping[Node, int | None]) -> None:
         self.axes = axes
         self.values = values
+        self.sums = sums
         self._decided: dict[Node, Dims | None] = {}
 
     def wanted(self, node: Node) -> Dims | None:
@@ -54,15 +62,17 @@ class LookAhead:
     def _is_combined(self, node: Node) -> bool:
         """Whether a sum that stays partial would later be combined anyway, by itself or as larger values."""
         cone, needed = {node}, dict[Node, None]()  # nodes linear in the sum; nodes that are combined in its place
+        blocks = math.prod(self.axes[a] for cut in self.values[node].dims for a in cut)
+        sums = {add for add, parts in self.sums.items() if parts in (None, blocks)}  # these add up parts
         ahead = [node]
         for reached in ahead:  # grows
             for user in reached.users:
-                if user in cone:
+                if user in cone or reached in sums:
                     continue
                 is_op = user.op != "output" and isinstance(user.target, torch._ops.OpOverload)
                 if not is_op or _numel(user) > _numel(reached):  # in a larger value each copy of it would be combined
                     needed[reached] = None
-                elif self._is_linear(user, reached, cone):
+                elif user in sums or self._is_linear(user, reached, cone) or _is_widened(user, into=sums):
                     cone.add(user)
                     ahead.append(user)
                 else:
@@ -104,6 +114,13 @@ class LookAhead:
                     if bytes_between(have, replace(have, dims=x.dims, partial=()), self.axes) <= stays:
                         return x.dims
         return have.dims
+
+
+def _is_widened(node: Node, into: Container[Node]) -> bool:
+    """Whether a node converts to a wider dtype, only to be added to sums."""
+    if node.target is not aten._to_copy.default or not all(user in into for user in node.users):
+        return False
+    return widens(node.all_input_nodes[0].meta["val"].dtype, node.meta["val"].dtype)
 
 
 def _is_elementwise(node: Node, shape: tuple[int, ...]) -> bool:

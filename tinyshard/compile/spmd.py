@@ -131,6 +131,7 @@ class Partitioner(Interpreter):
         goals: for each node of a primitive the layout that it asks for.
         assignment: where the program will run.
         part: in a shard_map over a part of a mesh's axes, which; there, values are blocks along them.
+        sums: in the body of a scan the nodes that add to a carry which may hold parts of a sum -> the carry's node.
         values: the value of each node.
     """
 
@@ -140,8 +141,10 @@ class Partitioner(Interpreter):
         goals: Mapping[torch.fx.Node, Goal],
         assignment: DeviceAssignment,
         part: PartOfMesh | None = None,
+        sums: Mapping[torch.fx.Node, torch.fx.Node] | None = None,
     ) -> None:
         self.part = part
+        self.sums = sums or {}
         self.builder = builder
         self.goals = goals
         self.assignment = assignment
@@ -150,7 +153,11 @@ class Partitioner(Interpreter):
 
     @cached_property
     def _ahead(self) -> LookAhead:
-        return LookAhead(self.builder.axes, self.values)
+        return LookAhead(self.builder.axes, self.values, {add: self._blocks(c) for add, c in self.sums.items()})
+
+    def _blocks(self, carry: torch.fx.Node) -> int | None:
+        x = self.values[carry]
+        return None if x.number in self.builder.free else math.prod(self.builder.axes[a] for cut in x.dims for a in cut)
 
     # ---- nodes ------------------------------------------------------------------------------------------------
 
@@ -171,7 +178,7 @@ class Partitioner(Interpreter):
         self.builder.where = line_of(node, self._around)
         if op is aten.as_strided.default:
             check_traced(node.args, node.kwargs)
-        if self._combined(node):
+        if self._combined(node) | self._holds_parts(node):
             args, kwargs = map_arg(node.args, self.values.__getitem__), map_arg(node.kwargs, self.values.__getitem__)
         primitive = primitive_of(op)
         result = NotImplemented if primitive is None else primitive.partition(self, node, args, kwargs)
@@ -191,6 +198,22 @@ class Partitioner(Interpreter):
         for operand, dims in combined:
             self.values[operand] = reshard(self.builder, self.values[operand], dims)
         return bool(combined)
+
+    def _holds_parts(self, node: torch.fx.Node) -> bool:
+        """At an addition to a carry that may be a sum: let it hold parts, if what is added does; whether it does."""
+        carry = self.sums.get(node)
+        added = next((self.values[n] for n in node.all_input_nodes if n is not carry), None)
+        if carry is None or not isinstance(added, ShardedVar) or not added.partial:
+            return False
+        total = self.values[carry]
+        if total.number in self.builder.free:
+            self.builder.free.remove(total.number)
+        elif total.dims != added.dims:
+            return False
+        self.values[carry] = held = replace(added, number=total.number)
+        self.builder.metas[held.number] = held.local(self.builder.axes)
+        self.builder.cuts[held.number] = held.dims, held.partial
+        return True
 
     def _applied(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target
@@ -229,9 +252,9 @@ class Partitioner(Interpreter):
             if isinstance(x, ShardedVar):
                 noted(self.builder, x)
 
-    def within(self, builder: Builder) -> Partitioner:
-        """A walk over the graph of a body, whose program is another one on the same axes."""
-        return Partitioner(builder, self.goals, self.assignment, self.part)
+    def within(self, builder: Builder, sums: Mapping[torch.fx.Node, torch.fx.Node] | None = None) -> Partitioner:
+        """A walk over the graph of a body, whose program is another one on the same axes; `sums` as above."""
+        return Partitioner(builder, self.goals, self.assignment, self.part, sums)
 
     def on_blocks(self, graph: torch.fx.GraphModule, part: PartOfMesh) -> Partitioner:
         """A walk over the graph of a region for a part of the axes: it partitions along the others."""

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import torch
+
 from tinyshard.core.layout import Axes
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
@@ -110,9 +112,10 @@ class _Choice:
     def _may_stay_partial(self, a: int) -> bool:
         """Whether the op may run on the parts of its operands along an axis, so that its results are partial too.
 
-        A conversion rounds, wraps or clips: int8(200) and int8(100) are -56 and 100, and 100 is not int8(200). Of a
-        maximum only an op that moves elements keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf)
-        is NaN. Integers wrap and round: of parts (1, 0) and (0, 1) the means are 0 and 0, and of their sum it is 1.
+        A conversion rounds, wraps or clips, unless it is to a wider dtype: int8(200) and int8(100) are -56 and 100, and
+        100 is not int8(200). Of a maximum only an op that moves elements keeps the parts: max(-inf, 2) + inf is inf,
+        and max(-inf + inf, 2 + inf) is NaN. Integers wrap and round: of parts (1, 0) and (0, 1) the means are 0 and 0,
+        and of their sum it is 1.
         """
         passes = self.rule.passes
         if passes == "unread":
@@ -126,7 +129,8 @@ class _Choice:
         dtypes = {x.dtype for x in self.operands[:count]} | {r.dtype for r in self.results}
         if passes == "moved":
             return len(dtypes) == 1
-        return hows <= {"sum", "avg"} and len(dtypes) == 1 and all(d.is_floating_point or d.is_complex for d in dtypes)
+        is_exact = len(dtypes) == 1 or all(widens(x.dtype, r.dtype) for x in self.operands for r in self.results)
+        return hows <= {"sum", "avg"} and is_exact and all(d.is_floating_point or d.is_complex for d in dtypes)
 
     def _grows(self) -> bool:
         """Whether the results are larger than the operands, so that combining their parts later would send more."""
@@ -198,6 +202,12 @@ class _Choice:
             parts = math.prod(self.axes[a] for a, _ in r.partial if a not in already)
             sent += r.local(self.axes).nbytes * (parts - 1) // parts
         return sent
+
+
+def widens(dtype: torch.dtype, into: torch.dtype) -> bool:
+    """Whether a floating-point dtype holds each number of another, and more of them."""
+    is_floating = dtype.is_floating_point and into.is_floating_point
+    return is_floating and dtype != into and torch.promote_types(dtype, into) == into
 
 
 def _held(x: ShardedVar, dims: Sequence[Dim], rule: Rule, axes: Axes) -> dict[str, Axes]:

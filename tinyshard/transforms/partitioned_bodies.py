@@ -3,26 +3,42 @@
 A carry starts in the layout of its first value. If the body returns it in another layout, that one is tried for the
 first value, a few times; a carry that still differs is resharded at the end of the body. A value that has no layout yet
 (zeros, a tensor of the host) gets the one that the body needs.
+
+A scan adds up parts where it can, and what it returns is combined once, not in each round. The gradient of a weight
+over the micro-batches of a step, each cut over 8 devices:
+
+    total = zeros                    f32[64, 128] on each device, all together the sum
+    4 rounds: total = total + g      g: f32[64, 128] on each device, the part of its examples
+    all_reduce(total)
+
+So it goes for what starts as zeros, and is added to and nothing else; and where a part is no larger than the carry is
+without: gradients of parameters that are sharded (FSDP) are combined in each round, by a reduce_scatter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
+from torch.fx.node import Node
 
+from tinyshard.compile.tracing import Traced
 from tinyshard.core.evaluate import evaluate
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.deferred import Deferred
-from tinyshard.partition.reshard import Dims, ShardedVar, noted, reduce_partial
+from tinyshard.partition.reshard import Dims, Partial, ShardedVar, noted, reduce_partial
 from tinyshard.primitives.branching import Branches, While, agreed, types_of, uneven_error
 from tinyshard.primitives.scan import Scan
 
+aten = torch.ops.aten
+
+_ZEROS = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default}
 _ROUNDS = 3  # layouts that are tried for a carry
 
 
@@ -34,33 +50,50 @@ class Body:
         program: of one round.
         ins: the layout of each input.
         outs: the layout of each result.
+        partial: for each tensor of the carry, the axes along which the devices hold parts of it.
         carry: the layout in which the body returns its carry, before it is resharded: the next one to try.
     """
 
     program: Program
     ins: tuple[Dims, ...]
     outs: tuple[Dims, ...]
+    partial: tuple[Partial, ...]
     carry: tuple[Dims, ...]
 
 
-def scan(partitioner: Any, params: Scan, operands: Sequence[Any]) -> list[ShardedVar]:
-    """Write a scan into a program."""
+def scan(partitioner: Any, params: Scan, operands: Sequence[Any], nodes: Sequence[Node]) -> list[ShardedVar]:
+    """Write a scan into a program; `nodes` are those of its operands."""
     values = [partitioner.value(x) for x in operands]
     is_row = [params.carried <= i < params.carried + params.rows for i in range(len(values))]
     ins = [_dims(x)[1:] if row else _dims(x) for x, row in zip(values, is_row, strict=True)]
     is_free = [_lies_nowhere(partitioner.builder, x) for x in values]
-    body = _settled(partitioner, params.body.graph, params.taken, ins, is_free, params.carried)
+    zeros = [node.target in _ZEROS for node in nodes[: params.carried]]
+    sums = _sums(params.body, zeros) if params.length > 1 else {}
+    body = _settled(partitioner, params.body.graph, params.taken, ins, is_free, params.carried, sums)
     placed = [
         partitioner.reshard_to(x, ((), *dims) if row else dims)
         for x, row, dims in zip(values, is_row, body.ins, strict=True)
     ]
     outs = [dims if i < params.carried else ((), *dims) for i, dims in enumerate(body.outs)]
-    results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
+    at = zip_longest(outs, body.partial, fillvalue=())
+    results = [ShardedVar(0, m.shape, m.dtype, *where) for m, where in zip(params.outputs, at, strict=True)]
     builder = partitioner.builder
     args = tuple([Value(x.number) for x in part] for part in params.parts(placed))
     named = {"length": params.length, "reverse": params.reverse}
     numbers = builder.emit("scan", args, named, [x.local(builder.axes) for x in results], (body.program,))
     return [replace(x, number=number) for x, number in zip(results, numbers, strict=True)]
+
+
+def _sums(body: Traced, zeros: Sequence[bool]) -> dict[Node, Node]:
+    """The nodes that add to a tensor of the carry, each with the node of that; one that is used for nothing else."""
+    found = {}
+    for carry, result, is_zero in zip(body.inputs, body.results, zeros, strict=False):
+        is_sum = is_zero and result.target is aten.add.Tensor and not result.kwargs and list(carry.users) == [result]
+        if is_sum and [user.op for user in result.users] == ["output"] and body.results.count(result) == 1:
+            types = {(x.meta["val"].shape, x.meta["val"].dtype) for x in (result, *result.all_input_nodes)}
+            if len(result.all_input_nodes) == 2 and len(types) == 1:
+                found[result] = carry
+    return found
 
 
 def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list[ShardedVar]:
@@ -138,15 +171,16 @@ def _settled(
     ins: Sequence[Dims],
     is_free: Sequence[bool],
     carried: int,
+    sums: Mapping[Node, Node] | None = None,
 ) -> Body:
     """A body whose results have the layouts of its carry."""
     ins, is_free = list(ins), list(is_free)
     for _ in range(_ROUNDS):
-        body = _partitioned(partitioner, graph, taken, ins, is_free, carried)
+        body = _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums)
         if body.ins[:carried] == body.outs[:carried] == body.carry:
             return body
         ins[:carried], is_free[:carried] = body.carry, [False] * carried
-    return _partitioned(partitioner, graph, taken, ins, is_free, carried)
+    return _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums)
 
 
 def _partitioned(
@@ -159,27 +193,34 @@ def _partitioned(
     *,
     agrees: bool = False,
     outs: Sequence[Dims] | None = None,
+    sums: Mapping[Node, Node] | None = None,
 ) -> Body:
     outer = partitioner.builder
     builder = Builder(outer.devices, outer.axes, where=outer.where)
-    walk, inputs = partitioner.within(builder), []
+    walk, inputs = partitioner.within(builder, sums), []
     for meta, dims, free in zip(taken, ins, is_free, strict=True):
         x = ShardedVar(0, meta.shape, meta.dtype, dims)
         inputs.append(noted(builder, replace(x, number=builder.input(x.local(builder.axes)))))
         if free:
             builder.free.add(inputs[-1].number)
     results = [walk.value(x) for x in evaluate(graph, walk, inputs, walk.values)]
-    starts = [builder.wanted.get(x.number, x.dims) for x in inputs]
+    inputs = [walk.values[node] for node in graph.graph.find_nodes(op="placeholder")]
+    starts = [walk.settled_layout(x) for x in inputs[:carried]]
     carry = [
-        start if isinstance(x, Deferred) or x.partial else x.dims
-        for x, start in zip(results[:carried], starts, strict=False)
+        start.dims if isinstance(x, Deferred) or x.partial else x.dims
+        for x, start in zip(results[:carried], starts, strict=True)
     ]
-    done = [walk.reshard_to(x, dims) for x, dims in zip(results[:carried], starts, strict=False)]
+    done = [
+        x if start.partial else walk.reshard_to(x, start.dims)
+        for x, start in zip(results[:carried], starts, strict=True)
+    ]
     if outs is None:
         done += [reduce_partial(builder, walk.placed(walk.settled_layout(x))) for x in results[carried:]]
     else:
         done += [walk.reshard_to(x, dims) for x, dims in zip(results, outs, strict=True)]
     walk.note_cuts()
-    ends = tuple(builder.wanted.get(x.number, x.dims) for x in inputs)
+    ends = tuple(walk.settled_layout(x).dims for x in inputs)
     numbers = [agreed(builder, walk.reshard_to(done[0], ()).number)] if agrees else [x.number for x in done]
-    return Body(builder.finish(numbers), ends, tuple(x.dims for x in done), tuple(carry))
+    return Body(
+        builder.finish(numbers), ends, tuple(x.dims for x in done), tuple(x.partial for x in starts), tuple(carry)
+    )

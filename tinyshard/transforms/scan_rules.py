@@ -189,7 +189,8 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
     # ---- programs -----------------------------------------------------------------------------------------------
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return partitioned_bodies.scan(partitioner, self.params(args), args[0])
+        nodes: Any = node.args[0]
+        return partitioned_bodies.scan(partitioner, self.params(args), args[0], nodes)
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         scan, builder = self.params(args), inliner.builder

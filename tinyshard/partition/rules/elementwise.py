@@ -71,12 +71,12 @@ def filled(call: Call) -> Rule:
 
 ROWS: dict[str, Row] = {
     # ops without the tag `pointwise`
-    "copy _to_copy complex polar elu_backward hardswish leaky_relu_backward log_sigmoid_forward": elementwise,
+    "copy complex polar elu_backward hardswish leaky_relu_backward log_sigmoid_forward": elementwise,
     "mish_backward softplus_backward rrelu_with_noise_backward floor_divide _prelu_kernel": elementwise,
     "masked_fill.Tensor rsub.Tensor isin.Tensor_Scalar _standard_gamma_grad": elementwise,
     "hardshrink_backward softshrink_backward hardsigmoid_backward hardswish_backward": elementwise,
     "hardtanh_backward log_sigmoid_backward _prelu_kernel_backward": elementwise,
-    "neg clone alias alias_copy detach lift_fresh _conj _conj_physical": linear,
+    "_to_copy neg clone alias alias_copy detach lift_fresh _conj _conj_physical": linear,
     "add.Tensor sub.Tensor": added,
     "mul.Tensor div.Tensor": scaled,
     "full_like ones_like zeros_like empty_like fill.Scalar": unread,
