@@ -62,8 +62,7 @@ class LookAhead:
     def _is_combined(self, node: Node) -> bool:
         """Whether a sum that stays partial would later be combined anyway, by itself or as larger values."""
         cone, needed = {node}, dict[Node, None]()  # nodes linear in the sum; nodes that are combined in its place
-        blocks = math.prod(self.axes[a] for cut in self.values[node].dims for a in cut)
-        sums = {add for add, parts in self.sums.items() if parts in (None, blocks)}  # these add up parts
+        sums = self._sums_of(self.values[node])
         ahead = [node]
         for reached in ahead:  # grows
             for user in reached.users:
@@ -82,6 +81,11 @@ class LookAhead:
             if len(node.users) == 1:  # the result of that op is decided on by itself
                 return False
         return False
+
+    def _sums_of(self, part: ShardedVar) -> set[Node]:
+        """The nodes that may add such a part to a carry: one that is no smaller."""
+        blocks = math.prod(self.axes[a] for cut in part.dims for a in cut)
+        return {add for add, parts in self.sums.items() if parts in (None, blocks) and part.is_sum}
 
     def _is_linear(self, user: Node, node: Node, cone: set[Node]) -> bool:
         """Whether an op leaves the sum `node` partial."""

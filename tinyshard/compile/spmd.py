@@ -202,8 +202,10 @@ class Partitioner(Interpreter):
     def _holds_parts(self, node: torch.fx.Node) -> bool:
         """At an addition to a carry that may be a sum: let it hold parts, if what is added does; whether it does."""
         carry = self.sums.get(node)
-        added = next((self.values[n] for n in node.all_input_nodes if n is not carry), None)
-        if carry is None or not isinstance(added, ShardedVar) or not added.partial:
+        if carry is None or carry not in node.all_input_nodes:
+            return False
+        (added,) = (self.values[n] for n in node.all_input_nodes if n is not carry)
+        if not isinstance(added, ShardedVar) or not added.is_sum:
             return False
         total = self.values[carry]
         if total.number in self.builder.free:

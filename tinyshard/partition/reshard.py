@@ -70,6 +70,11 @@ class ShardedVar:
         """Whether every device holds the whole, final tensor."""
         return not self.partial and not any(self.dims)
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether the devices hold parts whose sum or mean is the value."""
+        return bool(self.partial) and all(op in ("sum", "avg") for _, op in self.partial)
+
 
 def noted(builder: Builder, x: ShardedVar) -> ShardedVar:
     """The same value; how it is cut is noted in the program, for those who draw it."""

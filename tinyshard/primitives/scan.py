@@ -8,13 +8,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.types import ShapedType
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,3 +68,18 @@ class Scan:
         """Shape and dtype of each result."""
         given = self.given
         return [*given[: self.carried], *map(self.stacked, given[self.carried :])]
+
+    def used(self, node: torch.fx.Node) -> tuple[int, ...]:
+        """The results that a program has: the carry, and the rows that a graph with this scan as a node uses.
+
+        Without the others: the gradient of a scan is a scan that could be differentiated again, and would return the
+        carry of each round for that.
+        """
+        taken = {user.args[1] for user in node.users if user.target is operator.getitem}
+        count = len(self.body.results)
+        return tuple(i for i in range(count) if i < self.carried or i in taken or len(taken) < len(node.users))
+
+    def with_gaps(self, used: Sequence[int], results: Iterable[T]) -> list[T | None]:
+        """All results, from the used ones: None for each other."""
+        found = dict(zip(used, results, strict=True))
+        return [found.get(i) for i in range(len(self.body.results))]

@@ -189,18 +189,20 @@ def with_tangents(
     return [*aux, *pushed]
 
 
-def inlined(inliner: Any, traced: Traced, *, agrees: bool = False) -> Program:
+def inlined(inliner: Any, traced: Traced, wanted: Sequence[int] | None = None, *, agrees: bool = False) -> Program:
     """A body on shards, as a program.
 
     Args:
         inliner: the walk over the graph around it.
         traced: the body.
+        wanted: the positions of the results that it should have; None for all.
         agrees: whether its only result must be equal on all devices.
     """
     outer = inliner.builder
     builder = Builder(outer.devices, outer.axes, where=outer.where)
     inputs = [Value(builder.input(meta)) for meta in types_of(traced.inputs)]
-    numbers = [x.number for x in evaluate(traced.graph, Inliner(builder, inliner.axes), inputs)]
+    results = evaluate(traced.graph, Inliner(builder, inliner.axes), inputs)
+    numbers = [x.number for x in (results if wanted is None else [results[i] for i in wanted])]
     return builder.finish([agreed(builder, numbers[0])] if agrees else numbers)
 
 

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 from torch.fx.node import Node
 
-from tinyshard.compile.tracing import Traced
 from tinyshard.core.evaluate import evaluate
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
@@ -61,39 +60,74 @@ class Body:
     carry: tuple[Dims, ...]
 
 
-def scan(partitioner: Any, params: Scan, operands: Sequence[Any], nodes: Sequence[Node]) -> list[ShardedVar]:
-    """Write a scan into a program; `nodes` are those of its operands."""
+def scan(partitioner: Any, node: Node, params: Scan, operands: Sequence[Any]) -> list[ShardedVar | None]:
+    """Write a scan into a program.
+
+    Args:
+        partitioner: the walk over the graph around it.
+        node: of that graph.
+        params: of the node.
+        operands: their values.
+
+    Returns:
+        Its results; None for a row that no node uses.
+    """
     values = [partitioner.value(x) for x in operands]
     is_row = [params.carried <= i < params.carried + params.rows for i in range(len(values))]
     ins = [_dims(x)[1:] if row else _dims(x) for x, row in zip(values, is_row, strict=True)]
     is_free = [_lies_nowhere(partitioner.builder, x) for x in values]
-    zeros = [node.target in _ZEROS for node in nodes[: params.carried]]
-    sums = _sums(params.body, zeros) if params.length > 1 else {}
-    body = _settled(partitioner, params.body.graph, params.taken, ins, is_free, params.carried, sums)
+    starts: Any = node.args[0]
+    used = params.used(node)
+    sums = _sums(params, used, [start.target in _ZEROS for start in starts[: params.carried]])
+    body = _settled(partitioner, params.body.graph, params.taken, ins, is_free, params.carried, sums, used)
     placed = [
         partitioner.reshard_to(x, ((), *dims) if row else dims)
         for x, row, dims in zip(values, is_row, body.ins, strict=True)
     ]
     outs = [dims if i < params.carried else ((), *dims) for i, dims in enumerate(body.outs)]
+    types = [params.outputs[i] for i in used]
     at = zip_longest(outs, body.partial, fillvalue=())
-    results = [ShardedVar(0, m.shape, m.dtype, *where) for m, where in zip(params.outputs, at, strict=True)]
+    results = [ShardedVar(0, m.shape, m.dtype, *where) for m, where in zip(types, at, strict=True)]
     builder = partitioner.builder
     args = tuple([Value(x.number) for x in part] for part in params.parts(placed))
     named = {"length": params.length, "reverse": params.reverse}
     numbers = builder.emit("scan", args, named, [x.local(builder.axes) for x in results], (body.program,))
-    return [replace(x, number=number) for x, number in zip(results, numbers, strict=True)]
+    numbered = [replace(x, number=number) for x, number in zip(results, numbers, strict=True)]
+    return params.with_gaps(used, numbered)
 
 
-def _sums(body: Traced, zeros: Sequence[bool]) -> dict[Node, Node]:
-    """The nodes that add to a tensor of the carry, each with the node of that; one that is used for nothing else."""
-    found = {}
-    for carry, result, is_zero in zip(body.inputs, body.results, zeros, strict=False):
-        is_sum = is_zero and result.target is aten.add.Tensor and not result.kwargs and list(carry.users) == [result]
-        if is_sum and [user.op for user in result.users] == ["output"] and body.results.count(result) == 1:
-            types = {(x.meta["val"].shape, x.meta["val"].dtype) for x in (result, *result.all_input_nodes)}
-            if len(result.all_input_nodes) == 2 and len(types) == 1:
-                found[result] = carry
+def _sums(params: Scan, used: Sequence[int], zeros: Sequence[bool]) -> dict[Node, Node]:
+    """The nodes that add to a tensor of the carry, each with the node of that; one that is used for nothing else.
+
+    Args:
+        params: of the scan.
+        used: the positions of the results that are used.
+        zeros: whether each tensor of the carry starts as zeros.
+    """
+    all_results = params.body.results
+    results = [all_results[i] for i in used]
+
+    def users(node: Node) -> list[Node]:
+        return [user for user in node.users if user.op != "output" or node in results]
+
+    found: dict[Node, Node] = {}
+    for carry, result, is_zero in zip(params.body.inputs, results, zeros, strict=False):
+        adds, reached, (_, dtype) = dict[Node, Node](), carry, _type(carry)
+        may_be = is_zero and params.length > 1 and (dtype.is_floating_point or dtype.is_complex)
+        while may_be and reached is not result and len(users(reached)) == 1:
+            (user,) = users(reached)
+            is_sum = user.target is aten.add.Tensor and not user.kwargs and len(user.all_input_nodes) == 2
+            if not is_sum or any(_type(x) != _type(carry) for x in (user, *user.all_input_nodes)):
+                break
+            adds[user] = carry
+            reached = user
+        if reached is result and len(users(result)) == results.count(result) == 1:
+            found.update(adds)
     return found
+
+
+def _type(node: Node) -> Any:
+    return node.meta["val"].shape, node.meta["val"].dtype
 
 
 def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list[ShardedVar]:
@@ -172,15 +206,16 @@ def _settled(
     is_free: Sequence[bool],
     carried: int,
     sums: Mapping[Node, Node] | None = None,
+    wanted: Sequence[int] | None = None,
 ) -> Body:
     """A body whose results have the layouts of its carry."""
     ins, is_free = list(ins), list(is_free)
     for _ in range(_ROUNDS):
-        body = _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums)
+        body = _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums, wanted=wanted)
         if body.ins[:carried] == body.outs[:carried] == body.carry:
             return body
         ins[:carried], is_free[:carried] = body.carry, [False] * carried
-    return _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums)
+    return _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums, wanted=wanted)
 
 
 def _partitioned(
@@ -194,6 +229,7 @@ def _partitioned(
     agrees: bool = False,
     outs: Sequence[Dims] | None = None,
     sums: Mapping[Node, Node] | None = None,
+    wanted: Sequence[int] | None = None,
 ) -> Body:
     outer = partitioner.builder
     builder = Builder(outer.devices, outer.axes, where=outer.where)
@@ -204,8 +240,15 @@ def _partitioned(
         if free:
             builder.free.add(inputs[-1].number)
     results = [walk.value(x) for x in evaluate(graph, walk, inputs, walk.values)]
-    inputs = [walk.values[node] for node in graph.graph.find_nodes(op="placeholder")]
-    starts = [walk.settled_layout(x) for x in inputs[:carried]]
+    results = results if wanted is None else [results[i] for i in wanted]
+    nodes = graph.graph.find_nodes(op="placeholder")
+    inputs = [walk.settled_layout(walk.values[node]) for node in nodes]
+    starts = inputs[:carried]
+    both = zip(nodes, results, starts, strict=False)
+    lost = {node for node, x, start in both if start.partial and x.partial != start.partial}
+    if lost:  # some of what is added is no sum of parts
+        sums = {add: carry for add, carry in (sums or {}).items() if carry not in lost}
+        return _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums, wanted=wanted)
     carry = [
         start.dims if isinstance(x, Deferred) or x.partial else x.dims
         for x, start in zip(results[:carried], starts, strict=True)

@@ -189,19 +189,20 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
     # ---- programs -----------------------------------------------------------------------------------------------
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        nodes: Any = node.args[0]
-        return partitioned_bodies.scan(partitioner, self.params(args), args[0], nodes)
+        return partitioned_bodies.scan(partitioner, node, self.params(args), args[0])
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         scan, builder = self.params(args), inliner.builder
+        used = scan.used(node)
 
-        def emit() -> list[Value]:
-            body = bodies.inlined(inliner, scan.body)
+        def emit() -> list[Value | None]:
+            body = bodies.inlined(inliner, scan.body, used)
             named = {"length": scan.length, "reverse": scan.reverse}
             parts = tuple(list(part) for part in scan.parts(args[0]))
-            return [Value(n) for n in builder.emit("scan", parts, named, scan.outputs, (body,))]
+            numbers = builder.emit("scan", parts, named, [scan.outputs[i] for i in used], (body,))
+            return scan.with_gaps(used, map(Value, numbers))
 
-        results: list[Value] = builder.once(("scan", args[1], tuple(values_in(args[0]))), emit)
+        results: list[Value | None] = builder.once(("scan", args[1], tuple(values_in(args[0])), used), emit)
         return results
 
 
