@@ -274,7 +274,7 @@ EXERCISES = (
         ),
         stub=({"data": 8, "model": 1}, {}),
         why="Along `model` no matrix is ever whole, and a layer adds up two activations; along `data` a device adds up "
-        "the gradients of its quarter of the layers, once for each micro-batch.",
+        "the gradients of its quarter of the layers, once in a step.",
     ),
     Exercise(
         "16.2",

@@ -41,7 +41,7 @@ def fori_loop(
         DtypeError: bounds that are not whole numbers, or a value that changes its tree, shape or dtype from round to
             round.
 
-    Communication: that of the body, in each round.
+    Communication: that of `scan`; with a computed bound that of `while_loop`.
 
     Example:
         >>> fori_loop(0, 5, lambda i, total: total + i, torch.tensor(0))

@@ -62,10 +62,13 @@ def scan(
         MappingError: rows whose numbers differ, or differ from length; or neither rows nor a length.
         DtypeError: the body does not return a pair, or returns a carry with another tree, shape or dtype.
 
-    Communication: that of the body, in each round. Operands are gathered along dim 0; a carry keeps its layout.
+    Communication: that of the body, in each round. Operands are gathered along dim 0; a carry keeps its layout. Where
+    the carry starts as `torch.zeros` or `zeros_like` in the same trace, and the body only adds to it, each device
+    carries its part of the sum, and the parts are combined after the loop: the gradients of micro-batches once in a
+    step. If the carry is sharded and a part would be larger, as with FSDP, they are combined in each round.
 
     In JAX: the same: a carry is saved in each round only if a gradient is needed; a policy of `jax.checkpoint` says
-    what else is saved.
+    what else is saved. XLA for CPUs combines such a sum in each round.
 
     Example:
         >>> def body(total, x):

@@ -3,7 +3,8 @@
 gradient    forward a scan that saves the carry of each round; backward a scan that recomputes each round
 tangent     a scan of the body and its tangent
 vmap        a scan of the vmapped body; the parts of the carry that depend on the mapped dim are mapped
-partition   one step, whose body is a program: rows are whole along dim 0, the carry keeps its layout
+partition   one step, whose body is a program: rows are whole along dim 0, the carry keeps its layout; where
+            the body only adds to zeros, parts of the sum are combined after the last round
 """
 
 from __future__ import annotations
