@@ -147,7 +147,15 @@ def wholes(loop: Any, xs: Tensor, ys: Tensor, w: Tensor) -> Any:
     return loop(lambda g, x: (g + (x[0].mT @ x[1]).int(), None), torch.zeros(8, 4, dtype=torch.int32), (xs, ys))[0]
 
 
-OTHERS = [scaled, used_twice, started_elsewhere, beside_a_penalty, largest, narrowed, wholes]
+def beside_a_norm(loop: Any, xs: Tensor, ys: Tensor, w: Tensor) -> Any:
+    def add(total: Any, x: Any) -> Any:
+        g = x[0].mT @ x[1]
+        return (total[0] + g, torch.maximum(total[1], g.norm())), None
+
+    return loop(add, (torch.zeros(8, 4), torch.zeros(())), (xs, ys))[0]
+
+
+OTHERS = [beside_a_norm, scaled, used_twice, started_elsewhere, beside_a_penalty, largest, narrowed, wholes]
 
 
 @pytest.mark.parametrize("sums", OTHERS)

@@ -34,6 +34,7 @@ from tinyshard.partition.rules.elementwise import scales_parts
 aten = torch.ops.aten
 
 _SCALES = {aten.mul.Tensor, aten.div.Tensor}
+_UNREAD = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default, aten.empty_like.default}
 _ADDS = {aten.add.Tensor, aten.sub.Tensor}  # of operands that are partial along the same axes
 
 
@@ -66,7 +67,7 @@ class LookAhead:
         ahead = [node]
         for reached in ahead:  # grows
             for user in reached.users:
-                if user in cone or reached in sums:
+                if user in cone or reached in sums or user.target in _UNREAD:
                     continue
                 is_op = user.op != "output" and isinstance(user.target, torch._ops.OpOverload)
                 if not is_op or _numel(user) > _numel(reached):  # in a larger value each copy of it would be combined
@@ -80,7 +81,7 @@ class LookAhead:
                 return True
             if len(node.users) == 1:  # the result of that op is decided on by itself
                 return False
-        return False
+        return bool(needed) and not sums.isdisjoint(cone)  # what is combined in each round is added up as it is
 
     def _sums_of(self, part: ShardedVar) -> set[Node]:
         """The nodes that may add such a part to a carry: one that is no smaller."""
