@@ -200,10 +200,15 @@ class Partitioner(Interpreter):
         return bool(combined)
 
     def _holds_parts(self, node: torch.fx.Node) -> bool:
-        """At an addition to a carry that may be a sum: let it hold parts, if what is added does; whether it does."""
+        """At an addition to a carry that may be a sum: let it hold parts, if what is added does; whether it does.
+
+        Maxima do not add up in parts: max(1, 2) + max(3, 0) is not max(1 + 3, 2 + 0).
+        """
         carry = self.sums.get(node)
         added = next((self.values[n] for n in node.all_input_nodes if n is not carry), None)
         if carry is None or not isinstance(added, ShardedVar) or not added.partial:
+            return False
+        if not all(how in ("sum", "avg") for _, how in added.partial):
             return False
         total = self.values[carry]
         if total.number in self.builder.free:

@@ -91,9 +91,18 @@ def _sums(body: Traced, zeros: Sequence[bool]) -> dict[Node, Node]:
         is_sum = is_zero and result.target is aten.add.Tensor and not result.kwargs and list(carry.users) == [result]
         if is_sum and [user.op for user in result.users] == ["output"] and body.results.count(result) == 1:
             types = {(x.meta["val"].shape, x.meta["val"].dtype) for x in (result, *result.all_input_nodes)}
-            if len(result.all_input_nodes) == 2 and len(types) == 1:
+            if len(result.all_input_nodes) == 2 and len(types) == 1 and _adds_up_parts(result.meta["val"].dtype):
                 found[result] = carry
     return found
+
+
+def _adds_up_parts(dtype: torch.dtype) -> bool:
+    """Whether tensors of a dtype may be added up in parts.
+
+    An op adds integers whole, see `layouts`. In float16 parts that cancel, as 40000 and -40000, would overflow after a
+    few rounds.
+    """
+    return (dtype.is_floating_point or dtype.is_complex) and dtype is not torch.float16
 
 
 def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list[ShardedVar]:
