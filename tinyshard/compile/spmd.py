@@ -200,7 +200,10 @@ class Partitioner(Interpreter):
         return bool(combined)
 
     def _holds_parts(self, node: torch.fx.Node) -> bool:
-        """At an addition to a carry that may be a sum: let it hold parts, if what is added does; whether it does."""
+        """At an addition to a carry that may be a sum: let it hold parts, if what is added does; whether it does.
+
+        Maxima do not add up in parts: max(1, 2) + max(3, 0) is not max(1 + 3, 2 + 0).
+        """
         carry = self.sums.get(node)
         if carry is None or carry not in node.all_input_nodes:
             return False

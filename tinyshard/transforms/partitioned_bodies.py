@@ -112,8 +112,8 @@ def _sums(params: Scan, used: Sequence[int], zeros: Sequence[bool]) -> dict[Node
 
     found: dict[Node, Node] = {}
     for carry, result, is_zero in zip(params.body.inputs, results, zeros, strict=False):
-        adds, reached, (_, dtype) = dict[Node, Node](), carry, _type(carry)
-        may_be = is_zero and params.length > 1 and (dtype.is_floating_point or dtype.is_complex)
+        adds, reached = dict[Node, Node](), carry
+        may_be = is_zero and params.length > 1 and _adds_up_parts(carry.meta["val"].dtype)
         while may_be and reached is not result and len(users(reached)) == 1:
             (user,) = users(reached)
             is_sum = user.target is aten.add.Tensor and not user.kwargs and len(user.all_input_nodes) == 2
@@ -128,6 +128,15 @@ def _sums(params: Scan, used: Sequence[int], zeros: Sequence[bool]) -> dict[Node
 
 def _type(node: Node) -> Any:
     return node.meta["val"].shape, node.meta["val"].dtype
+
+
+def _adds_up_parts(dtype: torch.dtype) -> bool:
+    """Whether tensors of a dtype may be added up in parts.
+
+    An op adds integers whole, see `layouts`. In float16 parts that cancel, as 40000 and -40000, would overflow after a
+    few rounds.
+    """
+    return (dtype.is_floating_point or dtype.is_complex) and dtype not in (torch.float16, torch.complex32)
 
 
 def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list[ShardedVar]:
