@@ -330,31 +330,6 @@ def test_a_carry_takes_the_layout_that_the_body_gives_it(name):
     close(f(start, xs), torch.full((16,), 5.0))
 
 
-def running(reduced, dtype):
-    return lambda loop, xs: loop(lambda c, x: (c + reduced(x), torch.ones(())), torch.zeros(4, dtype=dtype), xs)[0]
-
-
-# rows of 8 devices, and how often a scan of 4 rounds over them communicates
-RUNNING = {
-    "a sum": (lambda x: x.sum(0), normal(1, 4, 8, 4), 1),
-    "a mean": (lambda x: x.mean(0), normal(1, 4, 8, 4), 1),
-    "a sum of a wider dtype": (lambda x: x.sum(0).double(), normal(1, 4, 8, 4), 1),
-    "a sum of integers": (lambda x: x.sum(0), torch.arange(128).reshape(4, 8, 4), 4),
-    "a maximum": (lambda x: x.amax(0), normal(1, 4, 8, 4), 4),
-    "parts of float16 that cancel": (lambda x: x.sum(0), torch.tensor([4e4, -4e4] * 64).half().reshape(4, 4, 8).mT, 4),
-}
-
-
-@pytest.mark.parametrize("name", RUNNING)
-def test_what_a_carry_adds_up_is_the_loops(name):
-    reduced, xs, count = RUNNING[name]
-    total = running(reduced, reduced(xs[0]).dtype)
-    placed = ts.device_put(xs, ts.NamedSharding(ts.make_mesh((8,), ("a",)), ts.P(None, "a")))
-    f = ts.jit(lambda xs: total(ts.lax.scan, xs))
-    close(f(placed), total(by_hand, xs), rtol=1e-4, atol=1e-5)
-    assert [each.count for each in ts.collectives_in(f.lower(placed).compile())] == [count]
-
-
 def test_a_constraint_inside_of_the_body_is_kept():
     mesh = ts.make_mesh((8,), ("a",))
     cut = ts.NamedSharding(mesh, ts.P("a"))
