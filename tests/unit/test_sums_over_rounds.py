@@ -166,7 +166,7 @@ OTHERS = [scaled, used_twice, started_elsewhere, beside_a_penalty, beside_a_norm
 
 
 @pytest.mark.parametrize("sums", OTHERS)
-def test_what_is_no_sum_of_parts_is_combined_in_each_round(sums: Callable[..., Any]) -> None:
+def test_what_is_not_added_up_in_parts_is_combined_in_each_round(sums: Callable[..., Any]) -> None:
     found = exchanges(compiled(sums, ts.make_mesh((8,), ("d",)), P()))
     assert [count for _, count in found] == [ROUNDS]
 

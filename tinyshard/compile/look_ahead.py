@@ -29,12 +29,12 @@ from tinyshard.core.layout import Axes
 from tinyshard.partition.layouts import widens
 from tinyshard.partition.op_table import computes_each_element, op_traits
 from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
-from tinyshard.partition.rules.elementwise import scales_parts
+from tinyshard.partition.rules import RULES
+from tinyshard.partition.rules.elementwise import scales_parts, unread
 
 aten = torch.ops.aten
 
 _SCALES = {aten.mul.Tensor, aten.div.Tensor}
-_UNREAD = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default, aten.empty_like.default}
 _ADDS = {aten.add.Tensor, aten.sub.Tensor}  # of operands that are partial along the same axes
 
 
@@ -67,7 +67,7 @@ class LookAhead:
         ahead = [node]
         for reached in ahead:  # grows
             for user in reached.users:
-                if user in cone or reached in sums or user.target in _UNREAD:
+                if user in cone or reached in sums or RULES.get(str(user.target)) is unread:
                     continue
                 is_op = user.op != "output" and isinstance(user.target, torch._ops.OpOverload)
                 if not is_op or _numel(user) > _numel(reached):  # in a larger value each copy of it would be combined
@@ -84,9 +84,9 @@ class LookAhead:
         return bool(needed) and not sums.isdisjoint(cone)  # what is combined in each round is added up as it is
 
     def _sums_of(self, part: ShardedVar) -> set[Node]:
-        """The nodes that may add such a part to a carry: one that is no smaller."""
-        blocks = math.prod(self.axes[a] for cut in part.dims for a in cut)
-        return {add for add, parts in self.sums.items() if parts in (None, blocks) and part.is_sum}
+        """The nodes that may add such a part to a carry: those whose carry is not smaller than the part."""
+        taken = (None, part.blocks(self.axes))
+        return {add for add, blocks in self.sums.items() if blocks in taken} if part.is_sum else set()
 
     def _is_linear(self, user: Node, node: Node, cone: set[Node]) -> bool:
         """Whether an op leaves the sum `node` partial."""

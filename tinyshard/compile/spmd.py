@@ -157,7 +157,7 @@ class Partitioner(Interpreter):
 
     def _blocks(self, carry: torch.fx.Node) -> int | None:
         x = self.values[carry]
-        return None if x.number in self.builder.free else math.prod(self.builder.axes[a] for cut in x.dims for a in cut)
+        return None if x.number in self.builder.free else x.blocks(self.builder.axes)
 
     # ---- nodes ------------------------------------------------------------------------------------------------
 

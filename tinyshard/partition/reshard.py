@@ -70,6 +70,10 @@ class ShardedVar:
         """Whether every device holds the whole, final tensor."""
         return not self.partial and not any(self.dims)
 
+    def blocks(self, axes: Axes) -> int:
+        """Into how many blocks it is cut."""
+        return math.prod(_parts(self.dims, axes))
+
     @property
     def is_sum(self) -> bool:
         """Whether the devices hold parts whose sum or mean is the value."""

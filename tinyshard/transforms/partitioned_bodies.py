@@ -11,8 +11,8 @@ over the micro-batches of a step, each cut over 8 devices:
     4 rounds: total = total + g      g: f32[64, 128] on each device, the part of its examples
     all_reduce(total)
 
-So it goes for what starts as zeros, and is added to and nothing else; and where a part is no larger than the carry is
-without: gradients of parameters that are sharded (FSDP) are combined in each round, by a reduce_scatter.
+So it goes for what starts as zeros, and is added to and nothing else; and where a part is not larger than the carry
+would be otherwise: gradients of parameters that are sharded (FSDP) are combined in each round, by a reduce_scatter.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _partitioned(
     starts = inputs[:carried]
     both = zip(nodes, results, starts, strict=False)
     lost = {node for node, x, start in both if start.partial and x.partial != start.partial}
-    if lost:  # some of what is added is no sum of parts
+    if lost:  # some of what is added is not held in parts
         sums = {add: carry for add, carry in (sums or {}).items() if carry not in lost}
         return _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums, wanted=wanted)
     carry = [
