@@ -9,6 +9,7 @@ there is a warning, and they stay as they are. So it is under a transformation: 
 
 from __future__ import annotations
 
+import collections
 import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -90,12 +91,13 @@ def donated_buffers(operands: Sequence[Any], buffers: Sequence[Buffer], donated:
         DonationError: one of them is among the operands a second time, itself or by another handle.
     """
     found = []
+    uses = collections.Counter(buffers)
     for i in donated:
         buffer = buffers[i]
         if not isinstance(operands[i], Array) or operands[i]._buffer is not buffer:
             continue  # a copy, which is freed when the call has used it
-        twice = [j for j, other in enumerate(buffers) if other is buffer and j != i]
-        if twice:
+        if uses[buffer] > 1:
+            twice = [j for j, other in enumerate(buffers) if other is buffer and j != i]
             problem = "Attempt to donate the same buffer twice"
             if not set(twice) & set(donated):
                 problem = "Attempt to use a buffer that was previously donated in the same call"
