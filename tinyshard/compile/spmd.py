@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -141,10 +142,10 @@ class Partitioner(Interpreter):
         goals: Mapping[torch.fx.Node, Goal],
         assignment: DeviceAssignment,
         part: PartOfMesh | None = None,
-        sums: Mapping[torch.fx.Node, torch.fx.Node] | None = None,
+        sums: Mapping[torch.fx.Node, torch.fx.Node] = MappingProxyType({}),
     ) -> None:
         self.part = part
-        self.sums = sums or {}
+        self.sums = sums
         self.builder = builder
         self.goals = goals
         self.assignment = assignment
@@ -257,7 +258,9 @@ class Partitioner(Interpreter):
             if isinstance(x, ShardedVar):
                 noted(self.builder, x)
 
-    def within(self, builder: Builder, sums: Mapping[torch.fx.Node, torch.fx.Node] | None = None) -> Partitioner:
+    def within(
+        self, builder: Builder, sums: Mapping[torch.fx.Node, torch.fx.Node] = MappingProxyType({})
+    ) -> Partitioner:
         """A walk over the graph of a body, whose program is another one on the same axes; `sums` as above."""
         return Partitioner(builder, self.goals, self.assignment, self.part, sums)
 

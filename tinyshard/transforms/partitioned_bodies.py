@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -39,6 +39,25 @@ aten = torch.ops.aten
 
 _ZEROS = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default}
 _ROUNDS = 3  # layouts that are tried for a carry
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A body on whole tensors: what is partitioned.
+
+    Attributes:
+        graph: of one round, or of one branch.
+        taken: shape and dtype of each input.
+        carried: the number of inputs that are the carry; they come first.
+        sums: the nodes that add to a carry which may hold parts of a sum -> the carry's node.
+        wanted: the positions of the results that are used; None for all.
+    """
+
+    graph: torch.fx.GraphModule
+    taken: Sequence[ShapedType]
+    carried: int = 0
+    sums: Mapping[Node, Node] = field(default_factory=dict)
+    wanted: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,12 +93,12 @@ def scan(partitioner: Any, node: Node, params: Scan, operands: Sequence[Any]) ->
     """
     values = [partitioner.value(x) for x in operands]
     is_row = [params.carried <= i < params.carried + params.rows for i in range(len(values))]
-    ins = [_dims(x)[1:] if row else _dims(x) for x, row in zip(values, is_row, strict=True)]
-    is_free = [_lies_nowhere(partitioner.builder, x) for x in values]
+    ins = [_dims(partitioner.builder, x) for x in values]
+    ins = [dims[1:] if row and dims is not None else dims for dims, row in zip(ins, is_row, strict=True)]
     starts: Any = node.args[0]
     used = params.used(node)
     sums = _sums(params, used, [start.target in _ZEROS for start in starts[: params.carried]])
-    body = _settled(partitioner, params.body.graph, params.taken, ins, is_free, params.carried, sums, used)
+    body = _settled(partitioner, Whole(params.body.graph, params.taken, params.carried, sums, used), ins)
     placed = [
         partitioner.reshard_to(x, ((), *dims) if row else dims)
         for x, row, dims in zip(values, is_row, body.ins, strict=True)
@@ -143,18 +162,15 @@ def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list
     """Write a while loop into a program."""
     builder, count, end = partitioner.builder, params.carried, len(params.test.inputs)
     values = [partitioner.value(x) for x in operands]
-    ins, is_free = [_dims(x) for x in values], [_lies_nowhere(builder, x) for x in values]
-    taken = types_of(params.body.inputs)
-    body = _settled(
-        partitioner, params.body.graph, taken, ins[:count] + ins[end:], is_free[:count] + is_free[end:], count
-    )
+    ins = [_dims(builder, x) for x in values]
+    whole = Whole(params.body.graph, types_of(params.body.inputs), count)
+    body = _settled(partitioner, whole, ins[:count] + ins[end:])
     of_test = [*body.ins[:count], *ins[count:end]]
-    free = [False] * count + is_free[count:end]
-    given = (partitioner, params.test.graph, types_of(params.test.inputs), of_test, free, 0)
-    test = _partitioned(*given)
+    whole = Whole(params.test.graph, types_of(params.test.inputs))
+    test = _partitioned(partitioner, whole, of_test)
     if body.program.communicates or test.program.communicates:
         _check_even(partitioner, "while_loop", params.body.graph)
-        test = _partitioned(*given, agrees=True)
+        test = _partitioned(partitioner, whole, of_test, agrees=True)
     wanted = [*body.ins[:count], *test.ins[count:], *body.ins[count:]]
     placed = [partitioner.reshard_to(x, dims) for x, dims in zip(values, wanted, strict=True)]
     results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, body.outs, strict=True)]
@@ -167,19 +183,18 @@ def branches(partitioner: Any, params: Branches, operands: Sequence[Any]) -> lis
     """Write branches into a program: a result has the layout of most parts that a branch gives it."""
     builder = partitioner.builder
     index, *values = (partitioner.value(x) for x in operands)
-    ins, is_free = [_dims(x) for x in values], [_lies_nowhere(builder, x) for x in values]
     taken = types_of(params.branches[0].inputs)
-    first, *others = (branch.graph for branch in params.branches)
-    programs = [_partitioned(partitioner, first, taken, ins, is_free, 0)]
-    ins, is_free = list(programs[0].ins), [False] * len(ins)
-    programs += [_partitioned(partitioner, graph, taken, ins, is_free, 0) for graph in others]
+    first, *others = (Whole(branch.graph, taken) for branch in params.branches)
+    programs = [_partitioned(partitioner, first, [_dims(builder, x) for x in values])]
+    ins = programs[0].ins
+    programs += [_partitioned(partitioner, whole, ins) for whole in others]
     outs = [
         max(several, key=partial(_parts, builder.axes)) for several in zip(*(b.outs for b in programs), strict=True)
     ]
-    each = [_partitioned(partitioner, graph, taken, ins, is_free, 0, outs=outs) for graph in (first, *others)]
+    each = [_partitioned(partitioner, whole, ins, outs=outs) for whole in (first, *others)]
     number = partitioner.reshard_to(index, ()).number
     if any(body.program.communicates for body in each):
-        _check_even(partitioner, "cond or switch", first)
+        _check_even(partitioner, "cond or switch", first.graph)
         number = agreed(builder, number)
     placed = [Value(partitioner.reshard_to(x, dims).number) for x, dims in zip(values, ins, strict=True)]
     results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
@@ -199,65 +214,58 @@ def _parts(axes: Sequence[int], dims: Dims) -> int:
     return math.prod(axes[a] for cut in dims for a in cut)
 
 
-def _dims(x: Any) -> Dims:
-    return ((),) * len(x.shape) if isinstance(x, Deferred) else x.dims
+def _dims(builder: Builder, x: Any) -> Dims | None:
+    """How an operand is cut; None if the body may choose: nothing has placed it yet."""
+    is_placed = not isinstance(x, Deferred) and (x.number not in builder.free or x.number in builder.wanted)
+    return x.dims if is_placed else None
 
 
-def _lies_nowhere(builder: Builder, x: Any) -> bool:
-    return isinstance(x, Deferred) or (x.number in builder.free and x.number not in builder.wanted)
-
-
-def _settled(
-    partitioner: Any,
-    graph: torch.fx.GraphModule,
-    taken: Sequence[ShapedType],
-    ins: Sequence[Dims],
-    is_free: Sequence[bool],
-    carried: int,
-    sums: Mapping[Node, Node] | None = None,
-    wanted: Sequence[int] | None = None,
-) -> Body:
+def _settled(partitioner: Any, whole: Whole, ins: Sequence[Dims | None]) -> Body:
     """A body whose results have the layouts of its carry."""
-    ins, is_free = list(ins), list(is_free)
+    carried = whole.carried
     for _ in range(_ROUNDS):
-        body = _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums, wanted=wanted)
+        body = _partitioned(partitioner, whole, ins)
         if body.ins[:carried] == body.outs[:carried] == body.carry:
             return body
-        ins[:carried], is_free[:carried] = body.carry, [False] * carried
-    return _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums, wanted=wanted)
+        ins = [*body.carry, *ins[carried:]]
+    return _partitioned(partitioner, whole, ins)
 
 
 def _partitioned(
     partitioner: Any,
-    graph: torch.fx.GraphModule,
-    taken: Sequence[ShapedType],
-    ins: Sequence[Dims],
-    is_free: Sequence[bool],
-    carried: int,
+    whole: Whole,
+    ins: Sequence[Dims | None],
     *,
-    agrees: bool = False,
     outs: Sequence[Dims] | None = None,
-    sums: Mapping[Node, Node] | None = None,
-    wanted: Sequence[int] | None = None,
+    agrees: bool = False,
 ) -> Body:
+    """A body as a program.
+
+    Args:
+        partitioner: the walk over the graph around it.
+        whole: the body.
+        ins: how each input is cut; None where the body chooses.
+        outs: how each result is cut; by default as the body makes it, and the carry as it comes in.
+        agrees: the result, a bool, is that of the first device on all of them.
+    """
     outer = partitioner.builder
     builder = Builder(outer.devices, outer.axes, where=outer.where)
-    walk, inputs = partitioner.within(builder, sums), []
-    for meta, dims, free in zip(taken, ins, is_free, strict=True):
-        x = ShardedVar(0, meta.shape, meta.dtype, dims)
+    walk, inputs = partitioner.within(builder, whole.sums), []
+    for meta, dims in zip(whole.taken, ins, strict=True):
+        x = ShardedVar(0, meta.shape, meta.dtype, ((),) * len(meta.shape) if dims is None else dims)
         inputs.append(noted(builder, replace(x, number=builder.input(x.local(builder.axes)))))
-        if free:
+        if dims is None:
             builder.free.add(inputs[-1].number)
-    results = [walk.value(x) for x in evaluate(graph, walk, inputs, walk.values)]
-    results = results if wanted is None else [results[i] for i in wanted]
-    nodes = graph.graph.find_nodes(op="placeholder")
+    results = [walk.value(x) for x in evaluate(whole.graph, walk, inputs, walk.values)]
+    results = results if whole.wanted is None else [results[i] for i in whole.wanted]
+    nodes = whole.graph.graph.find_nodes(op="placeholder")
     inputs = [walk.settled_layout(walk.values[node]) for node in nodes]
-    starts = inputs[:carried]
+    carried, starts = whole.carried, inputs[: whole.carried]
     both = zip(nodes, results, starts, strict=False)
     lost = {node for node, x, start in both if start.partial and x.partial != start.partial}
     if lost:  # some of what is added is not held in parts
-        sums = {add: carry for add, carry in (sums or {}).items() if carry not in lost}
-        return _partitioned(partitioner, graph, taken, ins, is_free, carried, sums=sums, wanted=wanted)
+        sums = {add: carry for add, carry in whole.sums.items() if carry not in lost}
+        return _partitioned(partitioner, replace(whole, sums=sums), ins, outs=outs, agrees=agrees)
     carry = [
         start.dims if isinstance(x, Deferred) or x.partial else x.dims
         for x, start in zip(results[:carried], starts, strict=True)
