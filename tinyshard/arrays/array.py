@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -130,8 +130,7 @@ class Array(HasShards, Immutable):
         cls: type[Array],
         buffer: Buffer,
         layout: Layout,
-        shape: Sequence[int],
-        dtype: torch.dtype,
+        meta: ShapedType,
         committed: bool,
         mesh: Mesh | None = None,
         sharding: Sharding | None = None,
@@ -140,29 +139,26 @@ class Array(HasShards, Immutable):
 
         Args:
             layout: of the values.
+            meta: their shape and dtype.
             mesh: the mesh whose axis names express the layout.
             sharding: the user's name of this layout, if there is one; it stays as it was written.
         """
         # a handle made in inference_mode cannot be a view of one made outside. The guard takes microseconds
-        shape = tuple(shape)
         if torch.is_inference_mode_enabled():
             with torch._C._InferenceMode(False):
-                array: Array = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=_CPU)
+                array: Array = torch.Tensor._make_wrapper_subclass(cls, meta.shape, dtype=meta.dtype, device=_CPU)
         else:
-            array = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=_CPU)
+            array = torch.Tensor._make_wrapper_subclass(cls, meta.shape, dtype=meta.dtype, device=_CPU)
         array._buffer = buffer
         array._layout = layout
         array._mesh = mesh if sharding is None else getattr(sharding, "mesh", None)
         array._sharding = sharding
-        array._meta = ShapedType(shape, dtype)
+        array._meta = meta
         array._origin = origin()
         array._viewed = False
         array._is_part = False
         array.committed = committed
         return array
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Everything is done in `__new__`, as torch requires."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -310,8 +306,7 @@ class Array(HasShards, Immutable):
     def _new_handle(self) -> Array:
         """Another handle of the same values, without a tape or a tangent."""
         self._mark_viewed()
-        shape, dtype = self._meta.shape, self._meta.dtype
-        handle = Array(self._buffer, self._layout, shape, dtype, self.committed, self._mesh, self._sharding)
+        handle = Array(self._buffer, self._layout, self._meta, self.committed, self._mesh, self._sharding)
         handle._is_part, handle._viewed = self._is_part, True
         return handle
 

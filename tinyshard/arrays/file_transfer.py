@@ -139,4 +139,4 @@ def read(tensors: Sequence[SavedTensor]) -> None:
     shapes = [(t.shape, t.dtype) for t in tensors]
     for t, buffer in zip(tensors, joined(runtime, wanted, shapes), strict=True):
         assert t.layout is not None
-        t.value = Array(buffer, t.layout, t.shape, t.dtype, t.committed, t.mesh, t.sharding)
+        t.value = Array(buffer, t.layout, ShapedType(t.shape, t.dtype), t.committed, t.mesh, t.sharding)

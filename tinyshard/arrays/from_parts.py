@@ -102,7 +102,7 @@ def make_array_from_callback(
         copies[block] = runtime.snapshot(values.to(dtype))
     blocks = {device: copies[layout.block(position)] for position, device in enumerate(layout.devices)}
     assert dtype is not None
-    return Array(runtime.put(blocks), layout, sizes, dtype, True, sharding=place)
+    return Array(runtime.put(blocks), layout, ShapedType(sizes, dtype), True, sharding=place)
 
 
 def make_array_from_single_device_arrays(
@@ -162,7 +162,8 @@ def make_array_from_single_device_arrays(
         raise DtypeError(f"the arrays of {name} have one dtype", got=", ".join(sorted(map(str, dtypes))))
     buffers = [by_device[d]._buffer for d in layout.devices]
     (dtype,) = dtypes
-    return Array(joined(runtime, [(layout, buffers)], [(sizes, dtype)])[0], layout, sizes, dtype, True, sharding=place)
+    (buffer,) = joined(runtime, [(layout, buffers)], [(sizes, dtype)])
+    return Array(buffer, layout, ShapedType(sizes, dtype), True, sharding=place)
 
 
 def make_array_from_process_local_data(

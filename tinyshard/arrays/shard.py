@@ -7,6 +7,7 @@ from typing import Any
 
 from tinyshard.core.devices import Device
 from tinyshard.core.layout import Layout
+from tinyshard.core.types import ShapedType
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Shard:
         layout = x.layout_of_shards
         shape = layout.shard_shape(tuple(x.shape))
         alone = Layout((self.device.id,), (), ((),) * len(shape), layout.platform)
-        return type(x)(x._buffer, alone, shape, x.dtype, x.committed)
+        return type(x)(x._buffer, alone, ShapedType(shape, x.dtype), x.committed)
 
     def __repr__(self) -> str:
         return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id})"

@@ -38,7 +38,7 @@ def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding:
             copies[block] = runtime.snapshot(host[layout.index(position, shape)])
         blocks[device] = copies[block]
     buffer = runtime.put(blocks)
-    return Array(buffer, layout, shape, host.dtype, committed, sharding=sharding)
+    return Array(buffer, layout, ShapedType(shape, host.dtype), committed, sharding=sharding)
 
 
 def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
@@ -52,7 +52,7 @@ def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None
         shape = tuple(x.shape)
         program = move_program(coarsest(have), coarsest(layout), shape, x.dtype)
         buffer = buffer.runtime.run(program, [buffer])[0]
-    return Array(buffer, layout, tuple(x.shape), x.dtype, committed, sharding=sharding)
+    return Array(buffer, layout, x._meta, committed, sharding=sharding)
 
 
 def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -> torch.Tensor:

@@ -281,7 +281,7 @@ def call(
         explain_gathers(executable.program, assignment.mesh)
     shardings = executable.shardings or (None,) * len(results)
     return [
-        Array(buffer, layout, meta.shape, meta.dtype, assignment.committed, assignment.mesh, sharding)
+        Array(buffer, layout, meta, assignment.committed, assignment.mesh, sharding)
         for buffer, (layout, meta), sharding in zip(outputs, results, shardings, strict=True)
     ]
 

@@ -112,7 +112,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _alias(x: Array) -> Array:
-    alias = Array(x._buffer, x._layout, x.shape, x.dtype, x.committed, x._mesh, x._sharding)
+    alias = Array(x._buffer, x._layout, x._meta, x.committed, x._mesh, x._sharding)
     alias._is_part = x._is_part
     remember(None, (x,), {}, [alias])
     return alias
