@@ -100,7 +100,7 @@ class Dispatcher:
     def advance(self) -> None:
         """Send the queued items, as far as they can be sent now."""
         # a finalizer or a signal handler that interrupted this thread's own dispatch, which sends the posted item
-        if self.calls.is_mine or not (self._posted or self._queue):
+        if not (self._posted or self._queue) or self.calls.is_mine:
             return
         with self.calls.lock:
             is_all_sent = self.send_queued()
@@ -112,7 +112,7 @@ class Dispatcher:
         """Wake sleeping devices if they are idle or were last woken long ago; else return True: wake the I/O thread."""
         now_s = time.monotonic()
         if len(self.calls.unsettled) < 2 or now_s - self._rung_s > RING_EVERY_S:
-            self.ring()
+            self._ring(now_s)
         elif self.ring_by_s == float("inf"):
             self.ring_by_s = now_s + RING_EVERY_S
             return True
@@ -122,9 +122,13 @@ class Dispatcher:
         """Wake the devices that have new messages and may be asleep. Idempotent."""
         if self._log is not None and (self._log.has_unrung or self.ring_by_s < float("inf")):
             with self.calls.lock:
-                self._log.ring()
-                self._rung_s = time.monotonic()
-                self.ring_by_s = float("inf")  # with the lock: another thread may defer a wakeup meanwhile
+                self._ring(time.monotonic())
+
+    def _ring(self, now_s: float) -> None:
+        """Wake them, with the lock held: another thread may defer a wakeup meanwhile."""
+        assert self._log is not None
+        self._log.ring()
+        self._rung_s, self.ring_by_s = now_s, float("inf")
 
     def ring_if_due(self) -> None:
         """Wake the devices that have new messages, unless a burst defers that."""
@@ -209,7 +213,8 @@ class Dispatcher:
         while self._queue:
             if not self._send_first(is_receiver=is_receiver):
                 return False
-            self._number()
+            if self._posted:
+                self._number()
         return self._log is None or self._log.announce()
 
     def _number(self) -> None:

@@ -92,10 +92,10 @@ class Waiting:
             if late:
                 self.wait([self.ask("sync", late)])
             return
-        patience = Patience()
         try:
             if self.glances(known, GLANCE_FOR_S):
                 return
+            patience = Patience()
             with activity.doing(_WAITING):
                 while not any(self._dispatcher.links[d].lost for d in self.late(known)):
                     self._dispatcher.check_open()

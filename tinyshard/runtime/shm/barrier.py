@@ -68,7 +68,7 @@ class Barrier:
                 self._messages[device] = message
             self._left[device] = self._leaving
             arrived[device] = number
-            is_last = all(arrived[member] >= number for member in group.members)
+            is_last = min(map(arrived.__getitem__, group.members)) >= number
             if is_last and action is None:
                 self._release(group, number)
             awaiting = self._devices_that_await_left()
@@ -90,7 +90,9 @@ class Barrier:
 
     def _devices_that_await_left(self) -> list[int]:
         """With the mutex held: the devices that wait until other devices have left."""
-        return [device for device, awaits in enumerate(self._awaits_left.tolist()) if awaits]
+        if not any(self._awaits_left):  # as nearly always: without a loop in Python
+            return []
+        return [device for device, awaits in enumerate(self._awaits_left) if awaits]
 
     def _release(self, group: Group, number: int) -> None:
         released, maker = self._released, self._maker

@@ -13,6 +13,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import ge
 
 from tinyshard.runtime.forks import abandon_in_child, held_off
@@ -75,10 +76,9 @@ class Completions:
         Returns:
             False if it takes longer, or if another thread waits.
         """
-        if not _have(self._finished, needs):
-            self._waking.look_until(lambda: _have(self._finished, needs), _LOOK_S)
-            if not _have(self._finished, needs) and not self._sleep(needs, within_s):
-                return False
+        have = partial(_have, self._finished, needs)
+        if not have() and not self._waking.look_until(have, _LOOK_S) and not self._sleep(needs, within_s):
+            return False
         finished = self.read()  # messages that a device sent before it finished a call may not have arrived
         end_s = time.monotonic() + _RECEIVED_WITHIN_S
         while not record(finished):

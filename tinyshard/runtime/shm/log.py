@@ -130,6 +130,7 @@ class LogReader:
         self._ring = control.log.data
         self._device = device
         self._bits_nbytes = _bits_nbytes(len(control.calls))
+        self._byte, self._bit = device // 8, 1 << device % 8
         self._at = 0
         self._end_s = 0.0
 
@@ -148,8 +149,8 @@ class LogReader:
         return self._announced[self._device] > self._at or time.monotonic() > self._end_s
 
     def _take(self) -> list[bytes]:
-        ring, (byte, bit) = self._ring, divmod(self._device, 8)
-        taken, position, end = [], self._at, self._waking.read_own(self._announced)
+        ring, taken = self._ring, []
+        position, end = self._at, self._waking.read_own(self._announced)
         while position < end:
             start = position % LOG_NBYTES
             (nbytes,) = _SIZE.unpack_from(ring, start)
@@ -158,7 +159,7 @@ class LogReader:
                 continue
             bits = start + _SIZE.size
             record = bits + self._bits_nbytes
-            if ring[bits + byte] >> bit & 1:
+            if ring[bits + self._byte] & self._bit:
                 taken.append(ring[record : record + nbytes].tobytes())
             position += _padded(record + nbytes - start)
         if position > self._at:

@@ -137,7 +137,7 @@ class Monitor:
             time.sleep(_POLL_S)
             self.acquire()
 
-    def wait_until(self, is_true: Callable[[], bool], check: Callable[[], object] = lambda: None) -> None:
+    def wait_until(self, is_true: Callable[[], bool], check: Callable[[], object] | None = None) -> None:
         """Sleep until `is_true()` with the mutex held; it is not held before and after.
 
         Args:
@@ -145,5 +145,6 @@ class Monitor:
         """
         with self:
             while not is_true():
-                check()
+                if check is not None:
+                    check()
                 self._sleep()

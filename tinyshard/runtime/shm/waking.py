@@ -47,9 +47,6 @@ _MOST = (1 << 31) - 1
 _BITS = 32  # with more devices some share a bit: one that is woken for another sleeps again
 
 
-def _no_check() -> None: ...
-
-
 class Waking:
     """One process's end, on systems without a futex.
 
@@ -112,17 +109,17 @@ class Waking:
             self._monitors[device].notify_all()
         return woken
 
-    def wait(self, is_true: Callable[[], bool], check: Callable[[], object] = _no_check, look_s: float = 0.0) -> None:
+    def wait(self, is_true: Callable[[], bool], check: Callable[[], object] | None = None, look_s: float = 0.0) -> None:
         """Wait until `is_true()`.
 
         Args:
             check: called between two sleeps; an error of it ends the wait.
             look_s: how long to poll before the first sleep.
         """
-        if not is_true() and not (look_s and self.look_until(is_true, look_s)):
+        if not look_s or not (is_true() or self.look_until(is_true, look_s)):
             self._sleep(is_true, check)
 
-    def _sleep(self, is_true: Callable[[], bool], check: Callable[[], object]) -> None:
+    def _sleep(self, is_true: Callable[[], bool], check: Callable[[], object] | None) -> None:
         self._monitors[self._own].wait_until(is_true, check)
 
     def look_until(self, is_true: Callable[[], bool], look_s: float) -> bool:
@@ -151,7 +148,7 @@ class FutexWaking(Waking):
         # no other process has the same, and this one has a mark again only after thousands
         step = 1 << (len(monitors) + 1).bit_length()
         self._marks: Iterator[int] = itertools.count(own + 1 + step, step)  # none is the word's first value
-        self._until = Timespec()
+        self._until, self._ends_s = Timespec(), 0.0
         self._lock = threading.Lock()
 
     def fence(self, device: int) -> bool:
@@ -188,14 +185,18 @@ class FutexWaking(Waking):
         _quick_syscall(_FUTEX, self._address, _WAKE_BITSET, _MOST, None, None, _mask(tuple(devices)))
         return list(devices)
 
-    def _sleep(self, is_true: Callable[[], bool], check: Callable[[], object]) -> None:
+    def _sleep(self, is_true: Callable[[], bool], check: Callable[[], object] | None) -> None:
         word, until = self._word, self._until
         while True:
             mark = word[0]
             if is_true():
                 return
-            check()
-            until.set(time.monotonic() + SLICE_S)
+            if check is not None:
+                check()
+            now_s = time.monotonic()
+            if self._ends_s - now_s < SLICE_S / 2:  # not at each sleep: it takes as long as the rest of this loop
+                self._ends_s = now_s + SLICE_S
+                until.set(self._ends_s)
             _syscall(_FUTEX, self._address, _WAIT_BITSET, mark, ctypes.byref(until), None, self._mask)
 
 

@@ -72,6 +72,7 @@ class Worker:
         self._programs: dict[int, ReadyProgram] = {}
         self._called: set[int] = set()  # programs: a second call runs code, which takes time to be made
         self._may_have_printed = False
+        self._is_settled = True
         self._default_dtype = torch.get_default_dtype()
         self._busy_s = time.monotonic()
         self._reported = 0
@@ -95,7 +96,9 @@ class Worker:
             yield from from_socket
             return
         while True:
-            records = self._log.take(_REST_AFTER_S if self.communicator.settle() else 0)
+            if not self._is_settled:
+                self._is_settled = self.communicator.settle()
+            records = self._log.take(_REST_AFTER_S if self._is_settled else 0)
             if records:
                 self._busy_s = time.monotonic()
             elif time.monotonic() - self._busy_s > _REST_AFTER_S:
@@ -152,7 +155,7 @@ class Worker:
             memory.let_go(operands)  # the rest of them and of the program's values
         self._values.free(free)  # results of this call may be among these, too
         self._end_call(number)
-        self.communicator.settle()
+        self._is_settled = self.communicator.settle()
 
     def _prepare(self, number: int, ready: ReadyProgram, failed: Failure | None) -> None:
         """Set what the steps of a call read."""
