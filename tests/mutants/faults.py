@@ -246,10 +246,19 @@ RUNTIME = (
         ("tests/unit/test_log.py::test_what_a_device_has_not_taken_is_not_written_over",),
     ),
     Fault(
+        "a device that has made room for the controller stays away from its core",
+        "tinyshard/runtime/launch/processors.py",
+        "if self._small_calls >= SMALL_CALLS and",
+        "if self._small_calls == 0 and",
+        (
+            "tests/unit/test_cores.py::test_a_device_leaves_its_core_after_some_small_calls_and_is_back_before_the_next_long_one",
+        ),
+    ),
+    Fault(
         "a device looks for its bit in the first byte of the log's bits",
         "tinyshard/runtime/shm/log.py",
-        "if ring[bits + byte] >> bit & 1:",
-        "if ring[bits] >> bit & 1:",
+        "if ring[bits + self._byte] & self._bit:",
+        "if ring[bits] & self._bit:",
         ("tests/unit/test_log.py::test_any_number_of_devices_is_told_apart",),
     ),
     Fault(

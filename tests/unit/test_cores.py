@@ -2,10 +2,11 @@
 
 import collections
 import itertools
+import os
 
 import pytest
 
-from tinyshard.runtime.launch.processors import cores_of
+from tinyshard.runtime.launch.processors import SMALL_CALLS, Pinned, cores_of
 
 SHAPES = [(2, 4), (4, 2), (2, 2, 2), (8,)]
 
@@ -34,6 +35,18 @@ def test_the_devices_along_any_axis_of_a_mesh_are_on_different_cores(shape):
             ids = [sum(x * step for x, step in zip(at, steps_of(shape), strict=True)) for at in line]
             had = collections.Counter(cores_of(8, [0, 1])[device] for device in ids)
             assert had == {0: size // 2, 1: size // 2}
+
+
+@pytest.mark.parametrize(("other", "moves"), [(1, [0, 1, 0, 1, 0]), (None, [0])])
+def test_a_device_leaves_its_core_after_some_small_calls_and_is_back_before_the_next_long_one(
+    other, moves, monkeypatch
+):
+    went = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: went.extend(cores), raising=False)
+    pinned = Pinned(0, other)
+    for is_small in [*[True] * (SMALL_CALLS - 1), False, *[*[True] * (SMALL_CALLS + 3), False, False] * 2]:
+        pinned.before(is_small=is_small)
+    assert went == moves
 
 
 def steps_of(shape):

@@ -16,7 +16,7 @@ from tinyshard.core.users_line import users_line
 from tinyshard.runtime.controller import dispatcher
 from tinyshard.runtime.controller.items import Put
 from tinyshard.runtime.controller.lineage import Run
-from tinyshard.runtime.launch.processors import cores_of
+from tinyshard.runtime.launch.processors import SMALL_CALLS, cores_of
 from tinyshard.runtime.shm import system
 
 
@@ -311,13 +311,18 @@ def test_what_workers_write_is_printed_here_in_device_order(pool, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process keep to a core")
-def test_where_devices_share_cores_each_keeps_to_its_own(pool):
+def test_where_devices_share_cores_each_keeps_to_its_own_but_the_first_while_calls_are_small(pool):
     if pool.collectives != "shared":
         pytest.skip("over gloo devices go wherever there is room")
     cores = os.sched_getaffinity(0)
     ids = [device.id for device in ts.devices()]
-    pool.wait(pool.put({d: torch.zeros(1) for d in ids}), ids)  # they are up, not only forked
+    x = ts.device_put(torch.zeros(len(ids)), ts.NamedSharding(ts.make_mesh(len(ids), "d"), ts.P("d")))
     kept = cores_of(len(ids), cores)
+    for _ in range(2 * SMALL_CALLS):
+        (x + 1).block_until_ready()
+    first = os.sched_getaffinity(ts.devices()[0].pid)
+    assert first == ({next(core for core in kept if core != kept[0])} if kept else cores)  # room for the controller
+    x.sum().block_until_ready()  # an exchange: each is where it belongs
     for device in ts.devices():
         assert os.sched_getaffinity(device.pid) == ({kept[device.id]} if kept else cores)
         assert os.sched_getscheduler(device.pid) == os.sched_getscheduler(0)  # what the user has chosen

@@ -44,7 +44,8 @@ def init(
             TINYSHARD_RUNTIME, or "process" ("local" on Windows).
         collectives: how the worker processes communicate: "shared", memory of this host, or "gloo"; by default
             TINYSHARD_COLLECTIVES, or "shared" if it works, else "gloo" with a warning. With hosts: "gloo".
-            With "shared", and both numbers powers of two, devices that outnumber the cores are pinned to one each.
+            With "shared", and both numbers powers of two, devices that outnumber the cores are pinned to one each;
+            device 0 to another one while calls are small.
             GPUs: "nccl" if each device has its own, else "gloo", through the memory of the host.
         hosts: "HOST:PORT", an address of this machine, to take workers of other machines as the devices: torchrun or
             srun starts them there, by `-m tinyshard.worker --controller HOST:PORT` (see `tinyshard.worker`, also for

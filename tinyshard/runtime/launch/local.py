@@ -93,8 +93,10 @@ class Forked(Starter):
             store = self._store()
         try:
             for device, gpu in enumerate(self._gpus):
-                core = cores[device] if cores else None
-                given = {"device": device, "gpu": gpu, "store": self._path, "core": core, **self._facts}
+                kept = cores[device : device + 1]
+                if cores and device == 0:
+                    kept += (next(core for core in cores if core != cores[0]),)
+                given = {"device": device, "gpu": gpu, "store": self._path, "cores": kept, **self._facts}
                 self._fork_server.wait_until_ready()
                 with refusals_explained():
                     link = self._fork(given, store)

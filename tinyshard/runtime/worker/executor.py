@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
 
 MOST_SHOWN = 8  # arguments of a step, in an error
+SMALL_STEPS, SMALL_NBYTES = 8, 1 << 18  # of all values
 Send = Callable[[int, list[torch.Tensor]], None]  # (number of an effect, its operands)
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
 
@@ -74,6 +76,7 @@ class ReadyProgram:
         steps: its steps.
         size: the number of its values.
         may_print: whether it has an op that may print: torch's own ops do not print.
+        is_small: it takes a device less time than the controller takes for a call of it.
         function: all steps as one function, from `device_code`: a list of operands, which it empties -> the results;
             None if the steps run one by one.
         lines: by line of that function's code, the position of the step.
@@ -83,6 +86,7 @@ class ReadyProgram:
     steps: tuple[ReadyStep, ...]
     size: int
     may_print: bool
+    is_small: bool
     function: Callable[[list[Any]], Sequence[Any]] | None = None
     lines: Sequence[int] = ()
 
@@ -128,7 +132,10 @@ def make_ready(
     steps = tuple(prepared(number, dead) for number, dead in enumerate(last_uses(program)))
     may_print = any(s.call and s.step.op != "literal" and not s.step.op.startswith("aten.") for s in steps)
     may_print = may_print or any(body.may_print for s in steps for body in s.bodies)
-    return ReadyProgram(program, steps, len(program.metas), may_print)
+    nbytes = sum(math.inf if meta is None else meta.nbytes for meta in program.metas)
+    is_small = len(steps) <= SMALL_STEPS and nbytes <= SMALL_NBYTES and not program.communicates
+    is_small = is_small and not any(step.bodies for step in steps)
+    return ReadyProgram(program, steps, len(program.metas), may_print, is_small)
 
 
 def _by_kind(

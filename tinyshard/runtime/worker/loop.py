@@ -22,6 +22,7 @@ from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.failure import GPU_FAILED, Failure, failure_of, flush, leave
 from tinyshard.runtime.launch import connect
+from tinyshard.runtime.launch.processors import Pinned
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
@@ -52,6 +53,7 @@ class Worker:
         bell: descriptor of the pipe that wakes the controller, if they share memory.
         place: the GPU on which it keeps and computes its values; None for the CPU.
         is_remote: the controller may be on another machine.
+        pinned: its core; None if the system schedules it.
         memory: counts the device's memory; None without a limit.
     """
 
@@ -63,6 +65,7 @@ class Worker:
     bell: int
     place: torch.device | None
     is_remote: bool
+    pinned: Pinned | None = None
     memory: Memory | None = None
 
     def __post_init__(self) -> None:
@@ -133,6 +136,8 @@ class Worker:
             memory.hold(operands)
         self._values.free(free)  # operands among these are freed at their last use
         ready = self._programs[program]
+        if self.pinned is not None:
+            self.pinned.before(is_small=ready.is_small)
         if ready.function is None and program in self._called:
             ready = self._programs[program] = self._steps.joined(ready)
         self._called.add(program)

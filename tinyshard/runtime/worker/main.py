@@ -17,6 +17,7 @@ import torch.distributed as dist
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
+from tinyshard.runtime.launch.processors import Pinned
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
@@ -66,7 +67,7 @@ def main(
     fork_server: int,
     collectives: str,
     gpu: int | None = None,
-    core: int | None = None,
+    cores: tuple[int, ...] = (),
     bell: int = -1,
     listener: int = -1,
     limit_nbytes: int | None = None,
@@ -82,7 +83,7 @@ def main(
         fork_server: process id of the parent.
         collectives: "shared", "gloo" or "nccl".
         gpu: the number of its GPU; None for the CPU.
-        core: to which it is pinned, if it is.
+        cores: the one to which it is pinned, if it is; and the one where it is while calls are small, if it moves.
         bell: descriptor of the pipe that wakes the controller, if they share memory.
         listener: descriptor at which this worker serves the TCPStore, if it is the one that does.
         limit_nbytes: the largest number of bytes that it may hold; None for no limit.
@@ -92,9 +93,7 @@ def main(
     os.dup2(output, 2)
     os.close(output)
     _print_by_lines()
-    if core is not None:
-        with contextlib.suppress(OSError):  # the core may have been taken offline at this moment
-            os.sched_setaffinity(0, {core})
+    pinned = Pinned(*cores) if cores else None
     call_control = CallControl()
     joined: list[Communicator] = []  # filled later: the controller may end before, which the control thread notices
 
@@ -119,7 +118,9 @@ def main(
         communicator = _join(collectives, _store(store, count, listener), device, count, host, place)
     joined.append(communicator)
     memory = None if limit_nbytes is None else Memory(limit_nbytes)
-    Worker(sock, device, call_control, communicator, arena, bell, place, is_remote=is_remote, memory=memory).serve()
+    Worker(
+        sock, device, call_control, communicator, arena, bell, place, is_remote=is_remote, pinned=pinned, memory=memory
+    ).serve()
 
 
 def _mapped(path: str, device: int, count: int) -> Arena:
