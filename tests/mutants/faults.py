@@ -251,7 +251,7 @@ RUNTIME = (
         "if self._small_calls >= SMALL_CALLS and",
         "if self._small_calls == 0 and",
         (
-            "tests/unit/test_cores.py::test_a_device_leaves_its_core_after_some_small_calls_and_is_back_before_the_next_long_one",
+            "tests/unit/test_cores.py::test_a_device_that_has_another_core_is_there_from_the_last_of_some_small_calls_to_the_next_other_one",
         ),
     ),
     Fault(

@@ -37,16 +37,19 @@ def test_the_devices_along_any_axis_of_a_mesh_are_on_different_cores(shape):
             assert had == {0: size // 2, 1: size // 2}
 
 
-@pytest.mark.parametrize(("other", "moves"), [(1, [0, 1, 0, 1, 0]), (None, [0])])
-def test_a_device_leaves_its_core_after_some_small_calls_and_is_back_before_the_next_long_one(
-    other, moves, monkeypatch
+@pytest.mark.parametrize(("cores", "away"), [((0, 1), 1), ((0,), 0)])
+def test_a_device_that_has_another_core_is_there_from_the_last_of_some_small_calls_to_the_next_other_one(
+    cores, away, monkeypatch
 ):
-    went = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: went.extend(cores), raising=False)
-    pinned = Pinned(0, other)
-    for is_small in [*[True] * (SMALL_CALLS - 1), False, *[*[True] * (SMALL_CALLS + 3), False, False] * 2]:
-        pinned.before(is_small=is_small)
-    assert went == moves
+    at = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: at.extend(cores), raising=False)
+    pinned, found, wanted = Pinned(*cores), [], []
+    for small_calls in (SMALL_CALLS - 1, SMALL_CALLS + 3, 0, SMALL_CALLS):
+        for is_small in [*[True] * small_calls, False]:
+            pinned.before(is_small=is_small)
+            found.append(at[-1])
+        wanted += [*[0] * min(small_calls, SMALL_CALLS - 1), *[away] * max(0, small_calls - SMALL_CALLS + 1), 0]
+    assert found == wanted
 
 
 def steps_of(shape):

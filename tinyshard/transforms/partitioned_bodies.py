@@ -163,14 +163,14 @@ def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list
     builder, count, end = partitioner.builder, params.carried, len(params.test.inputs)
     values = [partitioner.value(x) for x in operands]
     ins = [_dims(builder, x) for x in values]
-    whole = Whole(params.body.graph, types_of(params.body.inputs), count)
-    body = _settled(partitioner, whole, ins[:count] + ins[end:])
+    whole_body = Whole(params.body.graph, types_of(params.body.inputs), count)
+    whole_test = Whole(params.test.graph, types_of(params.test.inputs))
+    body = _settled(partitioner, whole_body, ins[:count] + ins[end:])
     of_test = [*body.ins[:count], *ins[count:end]]
-    whole = Whole(params.test.graph, types_of(params.test.inputs))
-    test = _partitioned(partitioner, whole, of_test)
+    test = _partitioned(partitioner, whole_test, of_test)
     if body.program.communicates or test.program.communicates:
         _check_even(partitioner, "while_loop", params.body.graph)
-        test = _partitioned(partitioner, whole, of_test, agrees=True)
+        test = _partitioned(partitioner, whole_test, of_test, agrees=True)
     wanted = [*body.ins[:count], *test.ins[count:], *body.ins[count:]]
     placed = [partitioner.reshard_to(x, dims) for x, dims in zip(values, wanted, strict=True)]
     results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, body.outs, strict=True)]

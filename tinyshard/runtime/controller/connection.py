@@ -223,7 +223,7 @@ class Calls:
             Whether everything that devices have sent and printed has been received.
         """
         with self.lock:  # the I/O thread holds it from reading a message until it has handled it
-            unread = dict(self.incoming.poll(0))  # by descriptor, in C: this is on the way of each wait
+            unread = dict(self.incoming.poll(0))  # by descriptor; made in C, as each wait needs it
             for link, number in zip(self.links, finished, strict=True):
                 if number > link.done and not (unread and link.channel.sock.fileno() in unread):
                     link.done = number

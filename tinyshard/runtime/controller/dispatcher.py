@@ -125,7 +125,7 @@ class Dispatcher:
                 self._ring(time.monotonic())
 
     def _ring(self, now_s: float) -> None:
-        """Wake them, with the lock held: another thread may defer a wakeup meanwhile."""
+        """Wake the devices, with the lock held: another thread may defer a wakeup meanwhile."""
         assert self._log is not None
         self._log.ring()
         self._rung_s, self.ring_by_s = now_s, float("inf")

@@ -86,17 +86,14 @@ class Forked(Starter):
         Raises:
             RuntimeStateError: the system refuses.
         """
-        cores: tuple[int, ...] = ()
+        cores: Sequence[tuple[int, ...]] = [()] * len(self._gpus)
         if self._facts["collectives"] == "shared" and sys.platform == "linux":
-            cores = processors.cores_of(len(self._gpus), os.sched_getaffinity(0))
+            cores = processors.with_room(processors.cores_of(len(self._gpus), os.sched_getaffinity(0))) or cores
         with refusals_explained():
             store = self._store()
         try:
-            for device, gpu in enumerate(self._gpus):
-                kept = cores[device : device + 1]
-                if cores and device == 0:
-                    kept += (next(core for core in cores if core != cores[0]),)
-                given = {"device": device, "gpu": gpu, "store": self._path, "cores": kept, **self._facts}
+            for device, (gpu, own_cores) in enumerate(zip(self._gpus, cores, strict=True)):
+                given = {"device": device, "gpu": gpu, "store": self._path, "cores": own_cores, **self._facts}
                 self._fork_server.wait_until_ready()
                 with refusals_explained():
                     link = self._fork(given, store)

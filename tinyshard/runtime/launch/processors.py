@@ -4,9 +4,10 @@ With more devices than cores, each may be pinned to one core: its data stays in 
 the devices that one signal wakes do not all move to the core of the device that sent it. With eight devices on two
 cores a small exchange takes a fourth less time.
 
-A small call keeps the controller busy for as long as several devices, on a core that it shares with some of them. So
-device 0 makes room: while calls are small it is on another core. With eight devices on two cores a call of one op then
-takes a seventh less time; for calls that compute for long each core has as many devices.
+A small call keeps the controller busy for as long as several devices. So device 0 makes room: while calls are small it
+is on another core, and the system, which schedules the controller, moves that to the emptier one. With eight devices on
+two cores a call of one op then takes a seventh less time; other numbers were not measured. For calls that compute for
+long each core has as many devices.
 
 NCCL requires that every member of a group has its own GPU. If devices share one, they use gloo, which copies through
 the memory of the host.
@@ -50,8 +51,21 @@ def cores_of(count: int, cores: Iterable[int]) -> tuple[int, ...]:
     return tuple(there[sum(device // base**place for place in places) % base] for device in range(count))
 
 
+def with_room(cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """By device, its core; for device 0 also the one where it is while calls are small.
+
+    Args:
+        cores: the result of `cores_of`.
+
+    Example:
+        >>> with_room((4, 5, 5, 4))
+        [(4, 5), (5,), (5,), (4,)]
+    """
+    return [(core,) if device else tuple(dict.fromkeys(cores))[:2] for device, core in enumerate(cores)]
+
+
 class Pinned:
-    """The core of a device, in its process.
+    """A device's core; the device itself calls it.
 
     Args:
         core: its own.
@@ -64,7 +78,7 @@ class Pinned:
         _pin(core)
 
     def before(self, *, is_small: bool) -> None:
-        """Called before each call."""
+        """Be on the right core for a call; `is_small` is that of its program."""
         if is_small:
             self._small_calls += 1
             if self._small_calls == SMALL_CALLS and self._other is not None:

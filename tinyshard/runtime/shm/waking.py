@@ -148,7 +148,7 @@ class FutexWaking(Waking):
         # no other process has the same, and this one has a mark again only after thousands
         step = 1 << (len(monitors) + 1).bit_length()
         self._marks: Iterator[int] = itertools.count(own + 1 + step, step)  # none is the word's first value
-        self._until, self._ends_s = Timespec(), 0.0
+        self._until = Timespec()
         self._lock = threading.Lock()
 
     def fence(self, device: int) -> bool:
@@ -193,10 +193,7 @@ class FutexWaking(Waking):
                 return
             if check is not None:
                 check()
-            now_s = time.monotonic()
-            if self._ends_s - now_s < SLICE_S / 2:  # not at each sleep: it takes as long as the rest of this loop
-                self._ends_s = now_s + SLICE_S
-                until.set(self._ends_s)
+            until.set(time.monotonic() + SLICE_S)
             _syscall(_FUTEX, self._address, _WAIT_BITSET, mark, ctypes.byref(until), None, self._mask)
 
 

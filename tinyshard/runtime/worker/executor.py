@@ -12,7 +12,7 @@ import torch
 
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.effects import EFFECT
-from tinyshard.core.program import Eqn, Program, Value, find_op, is_view, values_in
+from tinyshard.core.program import Eqn, Program, Value, find_op, has_op, is_view, values_in
 from tinyshard.core.stored_blocks import read_block, write_file
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
@@ -22,7 +22,7 @@ from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
 
 MOST_SHOWN = 8  # arguments of a step, in an error
-SMALL_STEPS, SMALL_NBYTES = 8, 1 << 18  # of all values
+_SMALL_STEPS, _SMALL_NBYTES = 8, 1 << 16  # of a small program; the bytes of all its values
 Send = Callable[[int, list[torch.Tensor]], None]  # (number of an effect, its operands)
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
 
@@ -76,7 +76,8 @@ class ReadyProgram:
         steps: its steps.
         size: the number of its values.
         may_print: whether it has an op that may print: torch's own ops do not print.
-        is_small: it takes a device less time than the controller takes for a call of it.
+        is_small: it has few steps, and each takes no longer than to read and write its few values: a device does less
+            for a call than the controller.
         function: all steps as one function, from `device_code`: a list of operands, which it empties -> the results;
             None if the steps run one by one.
         lines: by line of that function's code, the position of the step.
@@ -133,9 +134,15 @@ def make_ready(
     may_print = any(s.call and s.step.op != "literal" and not s.step.op.startswith("aten.") for s in steps)
     may_print = may_print or any(body.may_print for s in steps for body in s.bodies)
     nbytes = sum(math.inf if meta is None else meta.nbytes for meta in program.metas)
-    is_small = len(steps) <= SMALL_STEPS and nbytes <= SMALL_NBYTES and not program.communicates
-    is_small = is_small and not any(step.bodies for step in steps)
+    is_small = len(steps) <= _SMALL_STEPS and nbytes <= _SMALL_NBYTES and all(map(_is_quick, program.steps))
     return ReadyProgram(program, steps, len(program.metas), may_print, is_small)
+
+
+def _is_quick(step: Eqn) -> bool:
+    """Whether a step only reads and writes its values, once each: not `eig`, an exchange, a loop or a callback."""
+    if not step.is_torch_op or not has_op(step.op):
+        return step.op == "literal"
+    return is_view(step) or torch.Tag.pointwise in find_op(step.op).tags
 
 
 def _by_kind(
