@@ -135,4 +135,4 @@ def test_an_interrupt_at_any_line_of_a_wait_leaves_the_place_to_wait_free(contro
         devices[0].finish(line + 5)  # its mutex is free
         thread.join(20)
         assert got == [True] and noted.finished == [line + 5, 0, 0], line
-    assert 18 < line < 299
+    assert 20 < line < 299

@@ -213,8 +213,7 @@ class Dispatcher:
         while self._queue:
             if not self._send_first(is_receiver=is_receiver):
                 return False
-            if self._posted:
-                self._number()
+            self._number()
         return self._log is None or self._log.announce()
 
     def _number(self) -> None:

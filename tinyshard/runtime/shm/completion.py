@@ -77,7 +77,8 @@ class Completions:
             False if it takes longer, or if another thread waits.
         """
         have = partial(_have, self._finished, needs)
-        if not have() and not self._waking.look_until(have, _LOOK_S) and not self._sleep(needs, within_s):
+        is_over = have() or self._waking.look_until(have, _LOOK_S) or self._sleep(needs, within_s)
+        if not is_over:
             return False
         finished = self.read()  # messages that a device sent before it finished a call may not have arrived
         end_s = time.monotonic() + _RECEIVED_WITHIN_S
