@@ -217,6 +217,22 @@ RUNTIME = (
         ("tests/unit/test_simplify.py::test_what_computes_nothing_new_is_left_out",),
     ),
     Fault(
+        "products are joined where one operand is not there yet",
+        "tinyshard/compile/products.py",
+        "        elif (self._groups[maker].at if maker in self._groups else maker) < group.at:\n",
+        "        elif True:\n",
+        (
+            "tests/unit/test_products.py::test_a_product_that_needs_the_other_and_one_whose_nans_are_looked_for_stay_alone",
+        ),
+    ),
+    Fault(
+        "a product is part of a joined sum though another step uses it",
+        "tinyshard/compile/products.py",
+        "while len(self._uses[number]) == 1 and",
+        "while",
+        ("tests/unit/test_products.py::test_sums_with_something_else_in_them_or_that_are_used_before_the_end_stay_sums",),
+    ),
+    Fault(
         "what gloo receives is not waited for",
         "tinyshard/runtime/collectives/gloo.py",
         "            for work in works:\n                work.wait()\n",

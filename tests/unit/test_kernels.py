@@ -151,10 +151,13 @@ BY_FUNCTION: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("aten.sum.dim_IntList", ([],), {"dtype": torch.float64}),
     ("aten.sum.dim_IntList", ([-1], True), {"dtype": torch.int64}),
     ("aten.bmm.default", (Value(1),), {}),
+    ("aten.cat.default", (-1,), {}),
     ("aten.expand.default", ([2, -1, 4],), {}),
+    ("aten.gelu.default", (), {}),
     ("aten.mm.default", (Value(1),), {}),
     ("aten.native_layer_norm.default", ([4], None, None, 1e-5), {}),
     ("aten.permute.default", ([-1, 0],), {}),
+    ("aten.split_with_sizes.default", ([1, 3], -1), {}),
     ("aten.transpose.int", (-1, 0), {}),
     ("aten.unsqueeze.default", (-1,), {}),
 ]
@@ -169,16 +172,30 @@ def test_torchs_function_for_an_op_gives_what_the_op_gives(
     if "mm" in op and x.dim() == 0:
         x = x[None, None]
     tensors = [x[None], x.t()[None]] if "bmm" in op else [x, x.t()]
+    is_of_a_list = "cat" in op
+    first: Any = [Value(0), Value(0)] if is_of_a_list else Value(0)
     try:
-        wanted = find_op(op)(tensors[0], *(tensors[1] if isinstance(a, Value) else a for a in rest), **named)
-    except RuntimeError:  # not of this shape: then it is refused either way
-        with pytest.raises(RuntimeError):
-            call_of(op, (Value(0), *rest), tensors, None, AWay(), **named)([*tensors, None])
+        given = [x, x] if is_of_a_list else tensors[0]
+        wanted = find_op(op)(given, *(tensors[1] if isinstance(a, Value) else a for a in rest), **named)
+    except (RuntimeError, IndexError):  # not of this shape: then it is refused either way
+        with pytest.raises((RuntimeError, IndexError)):
+            call_of(op, (first, *rest), tensors, None, AWay(), **named)([*tensors, None])
         return
-    made = call_of(op, (Value(0), *rest), tensors, None, AWay(), **named)([*tensors, None])[0]
-    wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+    made = call_of(op, (first, *rest), tensors, None, AWay(), **named)([*tensors, None])[0]
+    wanted = wanted[0] if isinstance(wanted, tuple | list) else wanted
     check_same(made, wanted)
     assert (made.data_ptr() == x.data_ptr()) == (wanted.data_ptr() == x.data_ptr()), "a copy is one, a view is one"
+
+
+@pytest.mark.parametrize("rest", [([Value(1), Value(0)],), (2.5,)], ids=["List", "Scalar"])
+@pytest.mark.parametrize("op", ["add", "mul", "div"])
+def test_torchs_function_for_an_op_on_lists_gives_what_the_op_gives(op: str, rest: tuple[Any, ...]) -> None:
+    tensors = operands(2, torch.bfloat16)
+    name = f"aten._foreach_{op}.{'Scalar' if rest == (2.5,) else 'List'}"
+    others = [[tensors[1], tensors[0]]] if isinstance(rest[0], list) else rest
+    made = call_of(name, ([Value(0), Value(1)], *rest), tensors, None, AWay())([*tensors, None])
+    for x, y in zip(made, find_op(name)(tensors, *others), strict=True):
+        check_same(x, y)
 
 
 def test_every_function_that_stands_for_an_op_is_tried() -> None:

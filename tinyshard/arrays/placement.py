@@ -310,9 +310,13 @@ def block_until_ready(tree: Any) -> Any:
         >>> ts.block_until_ready({"x": ts.array([1.0, 2.0]) + 1, "n": 3})
         {'x': Array([2., 3.], dtype=float32), 'n': 3}
     """
+    ready = set()
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Array):
-            leaf.block_until_ready()
+            call = leaf._buffer.run, leaf._layout.devices  # whose results are ready together
+            if call not in ready or leaf._buffer.is_deleted:
+                leaf.block_until_ready()
+                ready.add(call)
     return tree
 
 

@@ -22,6 +22,7 @@ from tinyshard.arrays.transfer import move, put_tensor
 from tinyshard.compile.combine import combined
 from tinyshard.compile.donation import donated_buffers
 from tinyshard.compile.explain import explain_gathers
+from tinyshard.compile.products import with_joined_products
 from tinyshard.compile.simplify import simplified
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import ShardingError
@@ -237,7 +238,7 @@ def close_program(
 
     program = simplified(builder.finish([x.number for x in results]))
     return Executable(
-        combined(program) if program.repeats_ops else program,
+        combined(with_joined_products(program)) if program.repeats_ops else program,
         tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
         tuple(map(result_of, results)),
     )

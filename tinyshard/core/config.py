@@ -49,7 +49,8 @@ FLAGS: dict[str, Flag] = {
     ),
     "combine_nbytes": Flag(
         4 << 20,
-        "collectives that do not wait for each other are one exchange, up to so many bytes; 0: each is one of its own",
+        "collectives that do not wait for each other are one exchange, up to so many bytes; 0: each is one of its own, "
+        "and so is each op",
         changes_programs=True,
         least=0,
     ),

@@ -58,7 +58,7 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
         for target, first, *others in _pieces([out, *parts]):
             total = first.float()
             for other in others:
-                total.add_(other)
+                total.add_(other.float())  # faster than to add what is narrower
             total.add_(0)
             target.copy_(total.div_(len(parts)) if op == "avg" else total)
         return

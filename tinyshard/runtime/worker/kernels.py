@@ -210,13 +210,16 @@ def with_tensors_for_numbers(step: Eqn, metas: Sequence[ShapedType | None]) -> l
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "aten._to_copy.default": partial(torch.Tensor.to, copy=True),
     "aten.bmm.default": torch.bmm,
+    "aten.cat.default": torch.cat,
     "aten.clone.default": torch.clone,
     "aten.contiguous.default": torch.Tensor.contiguous,
     "aten.expand.default": torch.Tensor.expand,
+    "aten.gelu.default": torch.nn.functional.gelu,
     "aten.mm.default": torch.mm,
     "aten.native_layer_norm.default": torch.native_layer_norm,
     "aten.permute.default": torch.permute,
     "aten.reshape.default": torch.reshape,
+    "aten.split_with_sizes.default": torch.split_with_sizes,
     "aten.sum.default": torch.sum,
     "aten.sum.dim_IntList": torch.sum,
     "aten.t.default": torch.t,
@@ -228,10 +231,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def short_name(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
-    """torch's function for an op: of the table, or for tensors alone the one with the op's name, as `torch.add`."""
+    """torch's function for an op: of the table, or the one with the op's name, of lists and of tensors alone."""
     if str(op) in FUNCTIONS and kwargs.keys() <= {"dtype"}:
         return FUNCTIONS[str(op)]
-    if torch.Tag.pointwise not in op.tags or kwargs or not all(isinstance(a, Value | torch.Tensor) for a in args):
-        return op
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
-    return getattr(torch, name, op) if overload in ("default", "Tensor") else op
+    is_of_tensors = all(isinstance(a, Value | torch.Tensor) for a in args) and overload in ("default", "Tensor")
+    is_named_so = name.startswith("_foreach_") or (torch.Tag.pointwise in op.tags and is_of_tensors)
+    return getattr(torch, name, op) if is_named_so and not kwargs else op

@@ -1,0 +1,249 @@
+"""Small products of 16 bits that share an operand become one, as those of attention's query, key and value do.
+
+torch prepares each product of 16 bits anew, which takes longer than to compute a small one.
+
+    mm(x, a), mm(x, b)       of a layer                    mm(x, cat([a, b], 1)), which is split
+    mm(a, x), mm(b, x)       of its weights' gradients     mm(cat([a, b], 0), x), which is split
+    mm(a, b) + mm(c, d)      of x's gradient               mm(cat([a, c], 1), cat([b, d], 0))
+
+To join operands takes a copy; of a loop's constants, as weights are, it takes one before the loop (`simplify`). The
+sum is rounded once, where each product and each addition was. The flag `combine_nbytes` turns this off, too. XLA has
+such a pass, `DotMerger`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tinyshard.compile.simplify import Written, numbered_anew, simplified
+from tinyshard.core import config
+from tinyshard.core.program import Eqn, Program, Value
+from tinyshard.core.types import ShapedType
+
+_MM, _T, _RESHAPE, _ADD = "aten.mm.default", "aten.t.default", "aten.reshape.default", "aten.add.Tensor"
+_HALVES = (torch.bfloat16, torch.float16)
+# of an operand that is joined, and of a result: of larger ones the copy, and the product itself, take their time
+_SMALL_NBYTES = 1 << 18
+
+
+def with_joined_products(program: Program) -> Program:
+    """A simplified program with one product in place of several small ones, in its bodies too.
+
+    Communication: none; the program's exchanges are those that it had.
+    """
+    joined = _joined(program)
+    return program if joined is program else simplified(joined)
+
+
+def _joined(program: Program) -> Program:
+    if program.checks_nans or not config.read("combine_nbytes"):  # a NaN is found in the op that made it
+        return program
+    steps = tuple(map(_with_joined_bodies, program.steps))
+    if any(map(operator.is_not, steps, program.steps)):
+        program = replace(program, steps=steps)
+    return _Joining(program).result()
+
+
+def _with_joined_bodies(step: Eqn) -> Eqn:
+    bodies = tuple(map(_joined, step.bodies))
+    return replace(step, bodies=bodies) if any(map(operator.is_not, bodies, step.bodies)) else step
+
+
+@dataclass
+class _Group:
+    """Products that become one.
+
+    Attributes:
+        members: their positions in the program.
+        at: where the one stands.
+        side: the operand that is joined: 0 or 1.
+        total: of a sum the number of its result; then both operands are joined.
+    """
+
+    members: list[int]
+    at: int
+    side: int
+    total: int = -1
+
+
+class _Joining:
+    """Finds the groups of a program, and writes it with one product for each."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._steps = program.steps
+        self._metas: list[Any] = list(program.metas)
+        self._makers = {n: k for k, step in enumerate(program.steps) for n in step.results}
+        self._uses: dict[int, list[int]] = defaultdict(list)
+        for k, step in enumerate(program.steps):
+            for n in step.operands:
+                self._uses[n].append(k)
+        self._groups: dict[int, _Group] = {}  # by the position of a product
+        self._gone: set[int] = set()  # positions of steps that lead from products to their sum
+        self._cats: dict[Any, int] = {}
+        self._written = Written()
+
+    def result(self) -> Program:
+        """The program with the groups' products."""
+        products = [k for k, step in enumerate(self._steps) if step.op == _MM and self._is_small(step)]
+        if len(products) < 2:
+            return self._program
+        for k in reversed(range(len(self._steps))):
+            if self._steps[k].op == _ADD and k not in self._gone:
+                self._add_sum(k)
+        for side in (1, 0):
+            self._add_sharing([k for k in products if k not in self._groups], side)
+        if not self._groups:
+            return self._program
+        at = {group.at: group for group in self._groups.values()}
+        reasons = dict(self._program.reasons)
+        for k, step in enumerate(self._steps):
+            line = self._program.lines[k] if self._program.lines else None
+            if k in at:
+                self._write_product(at[k], line)
+            elif k not in self._groups and k not in self._gone:
+                self._written.add(step, line, reasons.get(k))
+        new = [None] * (len(self._metas) - len(self._program.metas))
+        cuts = (*self._program.cuts, *new) if self._program.cuts else ()
+        return numbered_anew(replace(self._program, metas=tuple(self._metas), cuts=cuts), self._written)
+
+    def _is_small(self, step: Eqn) -> bool:
+        """Whether a product is small, of 16 bits, and not a result of the program, which has its own memory."""
+        metas = [self._metas[n] for n in (*step.operands, *step.results)]
+        is_small = all(m is not None and m.dtype in _HALVES and 0 < m.nbytes <= _SMALL_NBYTES for m in metas)
+        return is_small and step.results[0] not in self._program.outputs
+
+    def _operands(self, members: Sequence[int], side: int) -> list[int]:
+        return [self._steps[k].args[side].number for k in members]
+
+    def _are_small(self, numbers: Sequence[int]) -> bool:
+        return sum(self._metas[n].nbytes for n in numbers) <= _SMALL_NBYTES
+
+    # ---- the groups ---------------------------------------------------------------------------------------------
+
+    def _add_sum(self, at: int) -> None:
+        """A group of the products that an addition adds up, if there is nothing else in the sum."""
+        leading: list[int] = []
+        members = self._terms(at, leading)
+        (total,) = self._steps[at].results
+        if not members or len({self._metas[self._steps[k].results[0]] for k in members}) > 1:
+            return
+        if all(self._are_small(self._operands(members, side)) for side in (0, 1)):
+            self._gone.update(leading)
+            self._groups.update(dict.fromkeys(members, _Group(members, at, 0, total)))
+
+    def _terms(self, at: int, leading: list[int]) -> list[int]:
+        """The products whose sum an addition makes, of one shape with it; none if there is something else in the sum.
+
+        Args:
+            leading: gets the positions of the steps between them and the addition.
+        """
+        step = self._steps[at]
+        made = self._metas[step.results[0]]
+        if len(step.operands) < 2 or step.kwargs or any(self._metas[n] != made for n in step.operands):
+            return []
+        found: list[int] = []
+        for n in step.operands:
+            maker = self._maker(n, leading)
+            if maker >= 0 and self._steps[maker].op == _MM and self._is_small(self._steps[maker]):
+                found.append(maker)
+            elif maker >= 0 and self._steps[maker].op == _ADD and (inner := self._terms(maker, leading)):
+                leading.append(maker)
+                found += inner
+            else:
+                return []
+        return found
+
+    def _maker(self, number: int, leading: list[int]) -> int:
+        """The position of the step that makes a value, through reshapes; -1 if anything else uses what it makes."""
+        while len(self._uses[number]) == 1 and number in self._makers and number not in self._program.outputs:
+            maker = self._makers[number]
+            if self._steps[maker].op != _RESHAPE:
+                return maker
+            leading.append(maker)
+            number = self._steps[maker].operands[0]
+        return -1
+
+    def _add_sharing(self, products: Sequence[int], side: int) -> None:
+        """Groups of products that share an operand; those on this side are joined."""
+        last: dict[Any, _Group] = {}
+        for k in products:
+            (operand,) = self._operands([k], side)
+            key = self._steps[k].args[1 - side], self._is_transposed(operand)
+            if key not in last or not self._joins(last[key], k):
+                last[key] = _Group([k], k, side)
+            self._groups[k] = last[key]
+        for k in products:
+            if len(self._groups[k].members) == 1:
+                del self._groups[k]
+
+    def _joins(self, group: _Group, k: int) -> bool:
+        """Let a product join a group, if they can stand where all operands are there, and no result is needed yet."""
+        members = [*group.members, k]
+        results = [self._steps[m].results[0] for m in members]
+        if not self._are_small(self._operands(members, group.side)) or not self._are_small(results):
+            return False
+        operand = self._root(*self._operands([k], group.side))
+        first_use = min((use for n in results[:-1] for use in self._uses[n]), default=k + 1)
+        maker = self._makers.get(operand, -1)
+        if first_use > k:
+            group.at = k
+        elif (self._groups[maker].at if maker in self._groups else maker) < group.at:
+            self._uses[operand].append(group.at)
+        else:
+            return False
+        group.members = members
+        return True
+
+    def _is_transposed(self, number: int) -> bool:
+        return number in self._makers and self._steps[self._makers[number]].op == _T
+
+    def _root(self, number: int) -> int:
+        """The value that another is a transposed view of, or itself."""
+        return self._steps[self._makers[number]].operands[0] if self._is_transposed(number) else number
+
+    # ---- what is written ----------------------------------------------------------------------------------------
+
+    def _write_product(self, group: _Group, line: Any) -> None:
+        numbers = [self._operands(group.members, side) for side in (0, 1)]
+        results = tuple(self._steps[k].results[0] for k in group.members)
+        if group.total >= 0:
+            x, y = (self._write_joined(each, 1 - side, line) for side, each in enumerate(numbers))
+            product = self._write(_MM, (Value(x), Value(y)), self._metas[results[0]].shape, line)
+            shape = list(self._metas[group.total].shape)
+            self._written.add(Eqn(_RESHAPE, (Value(product), shape), {}, (group.total,)), line)
+            return
+        args = [Value(each[0]) for each in numbers]
+        args[group.side] = Value(self._write_joined(numbers[group.side], group.side, line))
+        sizes = [self._metas[n].shape[group.side] for n in results]
+        shape = list(self._metas[results[0]].shape)
+        shape[group.side] = sum(sizes)
+        product = self._write(_MM, tuple(args), shape, line)
+        split = Eqn("aten.split_with_sizes.default", (Value(product), sizes, group.side), {}, results)
+        self._written.add(split, line)
+
+    def _write_joined(self, numbers: Sequence[int], dim: int, line: Any) -> int:
+        """The operands in one, along a dim. Those that are transposed are joined before, along the other."""
+        is_transposed = all(map(self._is_transposed, numbers))
+        numbers = list(map(self._root, numbers)) if is_transposed else numbers
+        along = 1 - dim if is_transposed else dim
+        key = tuple(numbers), along
+        if key not in self._cats:
+            shape = list(self._metas[numbers[0]].shape)
+            shape[along] = sum(self._metas[n].shape[along] for n in numbers)
+            self._cats[key] = self._write("aten.cat.default", (list(map(Value, numbers)), along), shape, line)
+        joined = self._cats[key]
+        return self._write(_T, (Value(joined),), self._metas[joined].shape[::-1], line) if is_transposed else joined
+
+    def _write(self, op: str, args: tuple[Any, ...], shape: Sequence[int], line: Any) -> int:
+        """Write a step that makes a new value, of the dtype of its first operand."""
+        number, step = len(self._metas), Eqn(op, args, {}, (len(self._metas),))
+        self._metas.append(ShapedType(tuple(shape), self._metas[step.operands[0]].dtype))
+        self._written.add(step, line)
+        return number
