@@ -6,16 +6,16 @@ torch prepares each product of 16 bits anew, which takes longer than to compute 
     mm(a, x), mm(b, x)       of its weights' gradients     mm(cat([a, b], 0), x), which is split
     mm(a, b) + mm(c, d)      of x's gradient               mm(cat([a, c], 1), cat([b, d], 0))
 
-To join operands takes a copy; of a loop's constants, as weights are, it takes one before the loop (`simplify`). The
-sum is rounded once, where each product and each addition was. The flag `combine_nbytes` turns this off, too. XLA has
-such a pass, `DotMerger`.
+To join operands takes a copy; of a scan's constants, as weights are, it takes one before the loop (`simplify`). The sum
+is rounded once, where each product and each addition was. A product that is computed again, as `ts.checkpoint` does to
+save memory, does not join the first one. The flag `combine_nbytes` turns this off, too. XLA's pass is `DotMerger`.
 """
 
 from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,13 +23,14 @@ import torch
 
 from tinyshard.compile.simplify import Written, numbered_anew, simplified
 from tinyshard.core import config
-from tinyshard.core.program import Eqn, Program, Value
+from tinyshard.core.program import Eqn, Program, Value, is_view
 from tinyshard.core.types import ShapedType
 
 _MM, _T, _RESHAPE, _ADD = "aten.mm.default", "aten.t.default", "aten.reshape.default", "aten.add.Tensor"
 _HALVES = (torch.bfloat16, torch.float16)
-# of an operand that is joined, and of a result: of larger ones the copy, and the product itself, take their time
+# of an operand, joined or not, and of the results: of larger ones the copy, and the product itself, take their time
 _SMALL_NBYTES = 1 << 18
+_Sum = tuple[list[int], list[int]]  # the positions of its products; of the steps between these and the addition
 
 
 def with_joined_products(program: Program) -> Program:
@@ -84,6 +85,7 @@ class _Joining:
         for k, step in enumerate(program.steps):
             for n in step.operands:
                 self._uses[n].append(k)
+        self._returned = set(map(self._owner, program.outputs))
         self._groups: dict[int, _Group] = {}  # by the position of a product
         self._gone: set[int] = set()  # positions of steps that lead from products to their sum
         self._cats: dict[Any, int] = {}
@@ -94,9 +96,7 @@ class _Joining:
         products = [k for k, step in enumerate(self._steps) if step.op == _MM and self._is_small(step)]
         if len(products) < 2:
             return self._program
-        for k in reversed(range(len(self._steps))):
-            if self._steps[k].op == _ADD and k not in self._gone:
-                self._add_sum(k)
+        self._add_sums()
         for side in (1, 0):
             self._add_sharing([k for k in products if k not in self._groups], side)
         if not self._groups:
@@ -113,11 +113,17 @@ class _Joining:
         cuts = (*self._program.cuts, *new) if self._program.cuts else ()
         return numbered_anew(replace(self._program, metas=tuple(self._metas), cuts=cuts), self._written)
 
+    def _owner(self, number: int) -> int:
+        """The value whose memory a view keeps."""
+        while (maker := self._makers.get(number)) is not None and is_view(self._steps[maker]):
+            number = self._steps[maker].operands[0]
+        return number
+
     def _is_small(self, step: Eqn) -> bool:
-        """Whether a product is small, of 16 bits, and not a result of the program, which has its own memory."""
+        """Whether a product is small, of 16 bits, and not what the program returns, which has memory of its own."""
         metas = [self._metas[n] for n in (*step.operands, *step.results)]
         is_small = all(m is not None and m.dtype in _HALVES and 0 < m.nbytes <= _SMALL_NBYTES for m in metas)
-        return is_small and step.results[0] not in self._program.outputs
+        return is_small and step.results[0] not in self._returned
 
     def _operands(self, members: Sequence[int], side: int) -> list[int]:
         return [self._steps[k].args[side].number for k in members]
@@ -127,41 +133,44 @@ class _Joining:
 
     # ---- the groups ---------------------------------------------------------------------------------------------
 
-    def _add_sum(self, at: int) -> None:
-        """A group of the products that an addition adds up, if there is nothing else in the sum."""
-        leading: list[int] = []
-        members = self._terms(at, leading)
-        (total,) = self._steps[at].results
-        if not members or len({self._metas[self._steps[k].results[0]] for k in members}) > 1:
-            return
-        if all(self._are_small(self._operands(members, side)) for side in (0, 1)):
-            self._gone.update(leading)
-            self._groups.update(dict.fromkeys(members, _Group(members, at, 0, total)))
+    def _add_sums(self) -> None:
+        """Groups of the products that an addition adds up, where there is nothing else in the sum."""
+        sums: dict[int, _Sum] = {}
+        for k, step in enumerate(self._steps):
+            if step.op == _ADD and (found := self._terms(step, sums)) is not None:
+                sums[k] = found
+        for k in reversed(sums):
+            members, leading = sums[k]
+            is_small = all(self._are_small(self._operands(members, side)) for side in (0, 1))
+            if k not in self._gone and is_small:
+                self._gone.update(leading)
+                self._groups.update(dict.fromkeys(members, _Group(members, k, 0, self._steps[k].results[0])))
 
-    def _terms(self, at: int, leading: list[int]) -> list[int]:
-        """The products whose sum an addition makes, of one shape with it; none if there is something else in the sum.
+    def _terms(self, step: Eqn, sums: Mapping[int, _Sum]) -> _Sum | None:
+        """The products whose sum an addition makes, and the steps between; None if there is something else in the sum.
 
         Args:
-            leading: gets the positions of the steps between them and the addition.
+            sums: by position, those of the additions before.
         """
-        step = self._steps[at]
         made = self._metas[step.results[0]]
-        if len(step.operands) < 2 or step.kwargs or any(self._metas[n] != made for n in step.operands):
-            return []
-        found: list[int] = []
+        if len(step.operands) < 2 or step.kwargs or made is None or any(self._metas[n] != made for n in step.operands):
+            return None
+        members: list[int] = []
+        leading: list[int] = []
         for n in step.operands:
             maker = self._maker(n, leading)
-            if maker >= 0 and self._steps[maker].op == _MM and self._is_small(self._steps[maker]):
-                found.append(maker)
-            elif maker >= 0 and self._steps[maker].op == _ADD and (inner := self._terms(maker, leading)):
-                leading.append(maker)
-                found += inner
+            if maker in sums:
+                members += sums[maker][0]
+                leading += [maker, *sums[maker][1]]
+            elif maker >= 0 and self._steps[maker].op == _MM and self._is_small(self._steps[maker]):
+                members.append(maker)
             else:
-                return []
-        return found
+                return None
+        shapes = {self._metas[self._steps[k].results[0]].shape for k in members}
+        return (members, leading) if len(shapes) == 1 else None
 
     def _maker(self, number: int, leading: list[int]) -> int:
-        """The position of the step that makes a value, through reshapes; -1 if anything else uses what it makes."""
+        """The position of the step that makes a value for one other step alone, through reshapes; -1 if none does."""
         while len(self._uses[number]) == 1 and number in self._makers and number not in self._program.outputs:
             maker = self._makers[number]
             if self._steps[maker].op != _RESHAPE:
@@ -173,10 +182,15 @@ class _Joining:
     def _add_sharing(self, products: Sequence[int], side: int) -> None:
         """Groups of products that share an operand; those on this side are joined."""
         last: dict[Any, _Group] = {}
+        joined: dict[Any, set[int]] = defaultdict(set)  # of what shares an operand: those before the first is back
         for k in products:
             (operand,) = self._operands([k], side)
             key = self._steps[k].args[1 - side], self._is_transposed(operand)
-            if key not in last or not self._joins(last[key], k):
+            is_again = self._root(operand) in joined[key]
+            if is_again:
+                joined[key].clear()
+            joined[key].add(self._root(operand))
+            if is_again or key not in last or not self._joins(last[key], k):
                 last[key] = _Group([k], k, side)
             self._groups[k] = last[key]
         for k in products:
