@@ -98,13 +98,15 @@ def test_other_products_stay_as_they_are(what, x, weights):
     assert len(products(compiled(three, x, weights).program)) == len(weights), what
 
 
+SQUARE = described(16, 16)
+
+
 def test_a_product_that_needs_the_other_and_one_whose_nans_are_looked_for_stay_alone():
     def chain(x, a):
         y = x @ a
         return torch.relu(y) + torch.relu(x @ torch.relu(y))
 
-    square = described(16, 16)
-    assert products(compiled(chain, square, square).program) == [(16, 16)] * 2
+    assert products(compiled(chain, SQUARE, SQUARE).program) == [(16, 16)] * 2
     ts.config.update("debug_nans", True)
     try:
         assert len(products(compiled(three, X, WEIGHTS).program)) == 3
@@ -112,19 +114,53 @@ def test_a_product_that_needs_the_other_and_one_whose_nans_are_looked_for_stay_a
         ts.config.update("debug_nans", False)
 
 
-def test_sums_with_something_else_in_them_or_that_are_used_before_the_end_stay_sums():
-    def with_more(a, b):
-        return torch.relu(a @ b + b @ a + a)
-
-    def used(a, b):
+def partly(then):
+    def function(a, b):
         part = a @ b + b @ a
-        return torch.relu(part + b @ b), torch.tanh(part)
+        return torch.relu(part + b @ b), then(part)
 
-    square = described(16, 16)
-    assert products(compiled(with_more, square, square).program) == [(16, 16)]
-    assert sorted(products(compiled(used, square, square).program)) == [(16, 16), (16, 16)]
-    joined = compiled(used, square, square)
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (lambda a, b: torch.relu(a @ b + b @ a + a), [(16, 16)]),
+        (lambda a, b: torch.relu(torch.add(a @ b, b @ a, alpha=2)), [(16, 16)] * 2),
+        (lambda a, b: torch.relu((a @ b).reshape(2, 128) + b[:2] @ torch.cat([a] * 8, 1)), [(2, 128), (16, 16)]),
+        (partly(torch.tanh), [(16, 16)] * 2),
+        (partly(lambda part: part), [(16, 16)] * 2),
+    ],
+    ids=["another term", "a factor", "products of other shapes", "a part is used", "a part is a result"],
+)
+def test_sums_with_something_else_in_them_stay_sums(function, wanted):
+    joined, apart = (compiled(function, SQUARE, SQUARE, joins=joins) for joins in (True, False))
+    assert sorted(products(joined.program)) == sorted(wanted)
     assert any(step.op == "aten.add.Tensor" for step in joined.program.steps)
+    assert len(joined.program.outputs) == len(apart.program.outputs)
+
+
+def mixed(x, a, b):
+    y = torch.relu(x @ a)
+    return torch.relu(x @ b.t()) + y
+
+
+def both_sides(x, a, b):
+    return torch.relu(x @ a) + torch.relu(x @ b) + torch.relu(a @ x) + torch.relu(b @ x)
+
+
+def a_chain(x, a, y):
+    d = a @ x
+    b = torch.relu(y @ a)  # `y @ d` joins it, so `d` is needed here, and does not wait for `b @ x`
+    return torch.relu(b @ x) + torch.relu(y @ d)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("function", [mixed, both_sides, a_chain])
+def test_operands_are_there_where_products_are_joined(function):
+    given = [torch.randint(-1, 2, (4, 4), generator=torch.Generator().manual_seed(k)).bfloat16() for k in range(3)]
+    program = compiled(function, *given)
+    assert torch.equal(ts.device_get(program(*given)), function(*given))
 
 
 def test_a_layer_that_is_computed_again_holds_no_more_for_it():
@@ -149,8 +185,7 @@ def test_results_of_a_program_and_views_of_them_have_memory_of_their_own():
     def function(x, a, b, c):
         return x @ a, (x @ b).t(), (x @ c).reshape(4, -1), torch.relu(x @ b) + torch.relu(x @ c)
 
-    square = described(16, 16)
-    program = compiled(function, square, square, square, square).program
+    program = compiled(function, SQUARE, SQUARE, SQUARE, SQUARE).program
     assert sorted(products(program)) == [(16, 16)] * 3 + [(16, 32)]
     split = {n for step in program.steps if "split" in step.op for n in step.results}
     assert len(split) == 2 and split.isdisjoint(program.outputs)
