@@ -66,7 +66,12 @@ CASES = [
     Case("psum_scatter_16m", "psum_scatter 16 MB", 1.3, why_slower="both read 128 MB once; the rest is not explained"),
     Case("all_to_all_16m", "all_to_all 16 MB", 0.25),
     Case("ppermute_16m", "ppermute 16 MB", 0.15),
-    Case("device_put", "device_put 256 MB to (4, 2)", 0.5, why_slower="both copy 256 MB once: now one is ahead, now the other"),
+    Case(
+        "device_put",
+        "device_put 256 MB to (4, 2)",
+        0.5,
+        why_slower="both copy it once: now one is ahead, now the other",
+    ),
     Case("device_get", "256 MB back to the host", 0.5),
     Case("reshard", "256 MB (a, b) → (b, a)", 0.7),
     Case("sin", "sin of 8192², sharded", 0.25),
