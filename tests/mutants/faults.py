@@ -218,19 +218,19 @@ RUNTIME = (
     ),
     Fault(
         "products are joined where one operand is not there yet",
-        "tinyshard/compile/products.py",
+        "tinyshard/compile/join_products.py",
         "        elif (self._groups[maker].at if maker in self._groups else maker) < group.at:\n",
         "        elif True:\n",
         (
-            "tests/unit/test_products.py::test_a_product_that_needs_the_other_and_one_whose_nans_are_looked_for_stay_alone",
+            "tests/unit/test_join_products.py::test_a_product_that_needs_the_other_and_one_whose_nans_are_looked_for_stay_alone",
         ),
     ),
     Fault(
         "a product is part of a joined sum though another step uses it",
-        "tinyshard/compile/products.py",
+        "tinyshard/compile/join_products.py",
         "while len(self._uses[number]) == 1 and",
         "while",
-        ("tests/unit/test_products.py::test_sums_with_something_else_in_them_stay_sums",),
+        ("tests/unit/test_join_products.py::test_sums_with_something_else_in_them_stay_sums",),
     ),
     Fault(
         "what gloo receives is not waited for",

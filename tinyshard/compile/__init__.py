@@ -15,7 +15,7 @@ cond             torch.cond, and torch's other control flow, on Arrays
 spmd             a graph on whole tensors becomes an Executable: each node in order is partitioned
 look_ahead       a partial sum is combined once, where several ops ahead need it
 simplify         a program without the steps that compute nothing new
-products         small products of 16 bits that share an operand become one
+join_products    small products of 16 bits that share an operand become one
 combine          collectives, and small ops, that do not wait for each other become one step of several operands
 donation         arguments whose memory a call may use again
 executable       a Program with the layouts of its inputs and results, and the call of it

@@ -22,7 +22,7 @@ from tinyshard.arrays.transfer import move, put_tensor
 from tinyshard.compile.combine import combined
 from tinyshard.compile.donation import donated_buffers
 from tinyshard.compile.explain import explain_gathers
-from tinyshard.compile.products import with_joined_products
+from tinyshard.compile.join_products import with_joined_products
 from tinyshard.compile.simplify import simplified
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import ShardingError
