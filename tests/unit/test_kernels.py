@@ -177,8 +177,8 @@ def test_torchs_function_for_an_op_gives_what_the_op_gives(
     try:
         given = [x, x] if is_of_a_list else tensors[0]
         wanted = find_op(op)(given, *(tensors[1] if isinstance(a, Value) else a for a in rest), **named)
-    except (RuntimeError, IndexError):  # not of this shape: then it is refused either way
-        with pytest.raises((RuntimeError, IndexError)):
+    except RuntimeError:  # not of this shape: then it is refused either way
+        with pytest.raises(RuntimeError):
             call_of(op, (first, *rest), tensors, None, AWay(), **named)([*tensors, None])
         return
     made = call_of(op, (first, *rest), tensors, None, AWay(), **named)([*tensors, None])[0]
