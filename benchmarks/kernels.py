@@ -19,9 +19,8 @@ import torch
 from benchmarks.report import Spread, processor
 from benchmarks.serve import timed
 from tinyshard.core.program import Builder, Value, find_op
-from tinyshard.core.types import ShapedType
+from tinyshard.core.types import HALVES, ShapedType
 from tinyshard.runtime.worker.executor import make_ready
-from tinyshard.runtime.worker.kernels import HALVES
 from tinyshard.runtime.worker.products import library
 
 Call = Callable[[], object]

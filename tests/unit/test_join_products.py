@@ -14,19 +14,15 @@ LINE = ts.AbstractMesh((8,), "d")
 GRID = ts.AbstractMesh((2, 4), ("d", "m"))
 
 
-@pytest.fixture(autouse=True)
-def _flag_as_it_was():
-    yield
-    ts.config.update("combine_nbytes", ts.config.FLAGS["combine_nbytes"].default)
-
-
 def described(*shape, spec=WHOLE, mesh=LINE, dtype=torch.bfloat16):
     return ts.ShapeDtypeStruct(shape, dtype, sharding=ts.NamedSharding(mesh, spec))
 
 
 def compiled(function, *args, joins=True):
-    ts.config.update("combine_nbytes", ts.config.FLAGS["combine_nbytes"].default if joins else 0)
-    return ts.jit(function).lower(*args).compile()
+    with pytest.MonkeyPatch.context() as patch:
+        if not joins:
+            patch.setitem(ts.config.values, "combine_nbytes", 0)
+        return ts.jit(function).lower(*args).compile()
 
 
 def products(program):
@@ -75,9 +71,10 @@ def test_each_device_joins_its_shards_and_exchanges_what_it_did():
 
 def test_weights_are_joined_once_before_a_loop():
     def loop(x, weights):
-        return ts.lax.scan(lambda y, _: (torch.nn.functional.pad(three(y, weights), (0, 32)), None), x, None, length=5)[
-            0
-        ]
+        def again(y, _):
+            return torch.nn.functional.pad(three(y, weights), (0, 32)), None
+
+        return ts.lax.scan(again, x, None, length=5)[0]
 
     program = compiled(loop, X, WEIGHTS).program
     (scan,) = (step for step in program.steps if step.bodies)
@@ -101,17 +98,14 @@ def test_other_products_stay_as_they_are(what, x, weights):
 SQUARE = described(16, 16)
 
 
-def test_a_product_that_needs_the_other_and_one_whose_nans_are_looked_for_stay_alone():
+def test_a_product_that_needs_the_other_and_one_whose_nans_are_looked_for_stay_alone(monkeypatch):
     def chain(x, a):
         y = x @ a
         return torch.relu(y) + torch.relu(x @ torch.relu(y))
 
     assert products(compiled(chain, SQUARE, SQUARE).program) == [(16, 16)] * 2
-    ts.config.update("debug_nans", True)
-    try:
-        assert len(products(compiled(three, X, WEIGHTS).program)) == 3
-    finally:
-        ts.config.update("debug_nans", False)
+    monkeypatch.setitem(ts.config.values, "debug_nans", True)
+    assert len(products(compiled(three, X, WEIGHTS).program)) == 3
 
 
 def partly(then):

@@ -10,7 +10,7 @@ import torch
 from tests.extent import pairwise
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Eqn, Value
-from tinyshard.core.types import ShapedType
+from tinyshard.core.types import HALVES, ShapedType
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.worker import kernels, products
 from tinyshard.runtime.worker.kernels import kernel_for
@@ -73,7 +73,7 @@ def test_onednn_multiplies_matrices_of_singles(monkeypatch: pytest.MonkeyPatch) 
         assert kernel_of(f"aten.{op}.default", [x, x], own) is own
 
 
-@pytest.mark.parametrize(("left", "dtype", "op", "size"), pairwise(list(LAYOUTS), list(kernels.HALVES), SIZES, (1, 4)))
+@pytest.mark.parametrize(("left", "dtype", "op", "size"), pairwise(list(LAYOUTS), list(HALVES), SIZES, (1, 4)))
 def test_a_product_of_16_bits_is_rounded_once(
     monkeypatch: pytest.MonkeyPatch, left: str, dtype: torch.dtype, op: str, size: int
 ) -> None:

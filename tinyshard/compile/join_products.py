@@ -1,6 +1,6 @@
 """Small products of 16 bits that share an operand become one, as those of attention's query, key and value do.
 
-torch prepares each product of 16 bits anew, which takes longer than to compute a small one.
+torch prepares each product of 16 bits anew, and that takes longer than a small product itself.
 
     mm(x, a), mm(x, b)       of a layer                    mm(x, cat([a, b], 1)), which is split
     mm(a, x), mm(b, x)       of its weights' gradients     mm(cat([a, b], 0), x), which is split
@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
+from tinyshard.compile.memory import owners_in
 from tinyshard.compile.simplify import Written, numbered_anew, simplified
 from tinyshard.core import config
-from tinyshard.core.program import Eqn, Program, Value, is_view
-from tinyshard.core.types import ShapedType
+from tinyshard.core.program import Eqn, Program, Value
+from tinyshard.core.types import HALVES, ShapedType
 
 _MM, _T, _RESHAPE, _ADD = "aten.mm.default", "aten.t.default", "aten.reshape.default", "aten.add.Tensor"
-_HALVES = (torch.bfloat16, torch.float16)
 # of an operand, joined or not, and of the results: of larger ones the copy, and the product itself, take their time
 _SMALL_NBYTES = 1 << 18
 _Sum = tuple[list[int], list[int]]  # the positions of its products; of the steps between these and the addition
@@ -38,22 +36,29 @@ def with_joined_products(program: Program) -> Program:
 
     Communication: none; the program's exchanges are those that it had.
     """
+    if program.checks_nans or not config.read("combine_nbytes"):  # a NaN is found in the op that made it
+        return program
     joined = _joined(program)
     return program if joined is program else simplified(joined)
 
 
 def _joined(program: Program) -> Program:
-    if program.checks_nans or not config.read("combine_nbytes"):  # a NaN is found in the op that made it
-        return program
     steps = tuple(map(_with_joined_bodies, program.steps))
     if any(map(operator.is_not, steps, program.steps)):
         program = replace(program, steps=steps)
-    return _Joining(program).result()
+    small = {k for k, step in enumerate(program.steps) if step.op == _MM and _is_small(program, step)}
+    return _Joining(program, small).result() if len(small) > 1 else program
 
 
 def _with_joined_bodies(step: Eqn) -> Eqn:
     bodies = tuple(map(_joined, step.bodies))
     return replace(step, bodies=bodies) if any(map(operator.is_not, bodies, step.bodies)) else step
+
+
+def _is_small(program: Program, step: Eqn) -> bool:
+    """Whether a product is small, and of 16 bits."""
+    metas = [program.metas[n] for n in (*step.operands, *step.results)]
+    return all(m is not None and m.dtype in HALVES and 0 < m.nbytes <= _SMALL_NBYTES for m in metas)
 
 
 @dataclass
@@ -63,20 +68,22 @@ class _Group:
     Attributes:
         members: their positions in the program.
         at: where the one stands.
-        side: the operand that is joined: 0 or 1.
-        total: of a sum the number of its result; then both operands are joined.
+        side: the operand that is joined, 0 or 1; None for a sum, of which both are, and which stands for the addition.
     """
 
     members: list[int]
     at: int
-    side: int
-    total: int = -1
+    side: int | None
 
 
 class _Joining:
-    """Finds the groups of a program, and writes it with one product for each."""
+    """Finds the groups of a program, and writes it with one product for each.
 
-    def __init__(self, program: Program) -> None:
+    Args:
+        small: the positions of its small products.
+    """
+
+    def __init__(self, program: Program, small: Set[int]) -> None:
         self._program = program
         self._steps = program.steps
         self._metas: list[Any] = list(program.metas)
@@ -85,7 +92,9 @@ class _Joining:
         for k, step in enumerate(program.steps):
             for n in step.operands:
                 self._uses[n].append(k)
-        self._returned = set(map(self._owner, program.outputs))
+        owners = owners_in(program)
+        returned = {owners[n] for n in program.outputs}  # of which each has memory of its own
+        self._products = [k for k in sorted(small) if returned.isdisjoint(program.steps[k].results)]
         self._groups: dict[int, _Group] = {}  # by the position of a product
         self._gone: set[int] = set()  # positions of steps that lead from products to their sum
         self._cats: dict[Any, int] = {}
@@ -93,12 +102,9 @@ class _Joining:
 
     def result(self) -> Program:
         """The program with the groups' products."""
-        products = [k for k, step in enumerate(self._steps) if step.op == _MM and self._is_small(step)]
-        if len(products) < 2:
-            return self._program
         self._add_sums()
         for side in (1, 0):
-            self._add_sharing([k for k in products if k not in self._groups], side)
+            self._add_sharing([k for k in self._products if k not in self._groups], side)
         if not self._groups:
             return self._program
         at = {group.at: group for group in self._groups.values()}
@@ -113,18 +119,6 @@ class _Joining:
         cuts = (*self._program.cuts, *new) if self._program.cuts else ()
         return numbered_anew(replace(self._program, metas=tuple(self._metas), cuts=cuts), self._written)
 
-    def _owner(self, number: int) -> int:
-        """The value whose memory a view keeps."""
-        while (maker := self._makers.get(number)) is not None and is_view(self._steps[maker]):
-            number = self._steps[maker].operands[0]
-        return number
-
-    def _is_small(self, step: Eqn) -> bool:
-        """Whether a product is small, of 16 bits, and not what the program returns, which has memory of its own."""
-        metas = [self._metas[n] for n in (*step.operands, *step.results)]
-        is_small = all(m is not None and m.dtype in _HALVES and 0 < m.nbytes <= _SMALL_NBYTES for m in metas)
-        return is_small and step.results[0] not in self._returned
-
     def _operands(self, members: Sequence[int], side: int) -> list[int]:
         return [self._steps[k].args[side].number for k in members]
 
@@ -135,22 +129,21 @@ class _Joining:
 
     def _add_sums(self) -> None:
         """Groups of the products that an addition adds up, where there is nothing else in the sum."""
-        sums: dict[int, _Sum] = {}
+        sums: dict[int, _Sum] = {k: ([k], []) for k in self._products}
         for k, step in enumerate(self._steps):
             if step.op == _ADD and (found := self._terms(step, sums)) is not None:
                 sums[k] = found
-        for k in reversed(sums):
-            members, leading = sums[k]
+        for k, (members, leading) in reversed(sums.items()):
             is_small = all(self._are_small(self._operands(members, side)) for side in (0, 1))
-            if k not in self._gone and is_small:
+            if k not in self._gone and len(members) > 1 and is_small:
                 self._gone.update(leading)
-                self._groups.update(dict.fromkeys(members, _Group(members, k, 0, self._steps[k].results[0])))
+                self._groups.update(dict.fromkeys(members, _Group(members, k, None)))
 
     def _terms(self, step: Eqn, sums: Mapping[int, _Sum]) -> _Sum | None:
         """The products whose sum an addition makes, and the steps between; None if there is something else in the sum.
 
         Args:
-            sums: by position, those of the additions before.
+            sums: by position, those of the additions before; and each product alone.
         """
         made = self._metas[step.results[0]]
         if len(step.operands) < 2 or step.kwargs or made is None or any(self._metas[n] != made for n in step.operands):
@@ -159,13 +152,10 @@ class _Joining:
         leading: list[int] = []
         for n in step.operands:
             maker = self._maker(n, leading)
-            if maker in sums:
-                members += sums[maker][0]
-                leading += [maker, *sums[maker][1]]
-            elif maker >= 0 and self._steps[maker].op == _MM and self._is_small(self._steps[maker]):
-                members.append(maker)
-            else:
+            if maker not in sums:
                 return None
+            members += sums[maker][0]
+            leading += [maker, *sums[maker][1]]
         shapes = {self._metas[self._steps[k].results[0]].shape for k in members}
         return (members, leading) if len(shapes) == 1 else None
 
@@ -190,20 +180,20 @@ class _Joining:
             if is_again:
                 joined[key].clear()
             joined[key].add(self._root(operand))
-            if is_again or key not in last or not self._joins(last[key], k):
+            if is_again or key not in last or not self._joins(last[key], k, side):
                 last[key] = _Group([k], k, side)
             self._groups[k] = last[key]
         for k in products:
             if len(self._groups[k].members) == 1:
                 del self._groups[k]
 
-    def _joins(self, group: _Group, k: int) -> bool:
+    def _joins(self, group: _Group, k: int, side: int) -> bool:
         """Let a product join a group, if they can stand where all operands are there, and no result is needed yet."""
         members = [*group.members, k]
         results = [self._steps[m].results[0] for m in members]
-        if not self._are_small(self._operands(members, group.side)) or not self._are_small(results):
+        if not self._are_small(self._operands(members, side)) or not self._are_small(results):
             return False
-        operand = self._root(*self._operands([k], group.side))
+        operand = self._root(*self._operands([k], side))
         first_use = min((use for n in results[:-1] for use in self._uses[n]), default=k + 1)
         maker = self._makers.get(operand, -1)
         if first_use > k:
@@ -227,11 +217,11 @@ class _Joining:
     def _write_product(self, group: _Group, line: Any) -> None:
         numbers = [self._operands(group.members, side) for side in (0, 1)]
         results = tuple(self._steps[k].results[0] for k in group.members)
-        if group.total >= 0:
+        if group.side is None:
             x, y = (self._write_joined(each, 1 - side, line) for side, each in enumerate(numbers))
             product = self._write(_MM, (Value(x), Value(y)), self._metas[results[0]].shape, line)
-            shape = list(self._metas[group.total].shape)
-            self._written.add(Eqn(_RESHAPE, (Value(product), shape), {}, (group.total,)), line)
+            total = self._steps[group.at].results
+            self._written.add(Eqn(_RESHAPE, (Value(product), list(self._metas[total[0]].shape)), {}, total), line)
             return
         args = [Value(each[0]) for each in numbers]
         args[group.side] = Value(self._write_joined(numbers[group.side], group.side, line))

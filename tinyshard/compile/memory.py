@@ -108,7 +108,7 @@ def held_nbytes(program: Program, donated: Sequence[int] = ()) -> list[int]:
 
     Communication: none.
     """
-    owners = _owners(program)
+    owners = owners_in(program)
     ending: dict[float, list[int]] = {}
     for n, k in _last_use(program, owners, donated).items():
         ending.setdefault(k, []).append(n)
@@ -145,14 +145,17 @@ def held_during(program: Program, step: int, donated: Sequence[int] = ()) -> lis
 
     Communication: none.
     """
-    owners = _owners(program)
+    owners = owners_in(program)
     last = _last_use(program, owners, donated)
     results = [n for each in program.steps[: step + 1] for n in each.results if n >= 0]
     return [n for n in [*range(program.num_inputs), *results] if owners[n] == n and last[n] >= step]
 
 
-def _owners(program: Program) -> dict[int, int]:
-    """Value → the value whose memory it takes: itself, unless it is a view."""
+def owners_in(program: Program) -> dict[int, int]:
+    """Value → the value whose memory it takes: itself, unless it is a view.
+
+    Communication: none.
+    """
     owners = {n: n for n in range(program.num_inputs)}
     for step in program.steps:
         looks_at = owners[step.operands[0]] if step.operands and is_view(step) else None

@@ -26,6 +26,7 @@ SHORT = {
     torch.uint8: "u8",
     torch.bool: "bool",
 }
+HALVES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.collectives import reduce_stack, reduced
+from tinyshard.core.types import HALVES
 
 PIECE_NBYTES = 1 << 18
 # for results up to this size, one call of `reduce_stack` takes less time than `combine`
@@ -28,8 +29,6 @@ _IN_ORDER: dict[str, Callable[..., object]] = {
     "max": np.maximum,
     "min": np.minimum,
 }
-# half precision is added in single precision, and rounded once
-_HALVES = {torch.bfloat16, torch.float16}
 # of the other dtypes bool is combined by any and all: `reduced` does that
 _COMBINED_AS_THEY_ARE = {
     torch.float64, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -54,7 +53,7 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
         out: takes the result.
     """
     is_sum = op in ("sum", "avg")
-    if is_sum and out.dtype in _HALVES:
+    if is_sum and out.dtype in HALVES:  # added in single precision, and rounded once
         for target, first, *others in _pieces([out, *parts]):
             total = first.float()
             for other in others:

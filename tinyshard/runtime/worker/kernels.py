@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.program import Eqn, Value
-from tinyshard.core.types import ShapedType
+from tinyshard.core.types import HALVES, ShapedType
 from tinyshard.runtime.worker.products import is_large_product, multiplications, product
 
 # with fewer elements the kernels are not faster
@@ -35,7 +35,6 @@ _MANY = 1 << 15
 _GREATEST = 1 << 24
 # MKL takes several times as long for a product with so few columns as for one with so few rows
 _NARROW = range(2, 12)
-HALVES = (torch.bfloat16, torch.float16)
 # 64 x 64 by 64 x 64: with fewer the conversions outweigh the gain
 _MANY_HALF_MULTIPLICATIONS = 1 << 18
 # positions, and the widest head: of fewer the conversions outweigh the gain, of more torch's own bfloat16 is faster
