@@ -120,12 +120,13 @@ def partly(then):
     ("function", "wanted"),
     [
         (lambda a, b: torch.relu(a @ b + b @ a + a), [(16, 16)]),
+        (lambda a, b: torch.relu(a @ b + 3 + b @ a), [(16, 16)] * 2),
         (lambda a, b: torch.relu(torch.add(a @ b, b @ a, alpha=2)), [(16, 16)] * 2),
         (lambda a, b: torch.relu((a @ b).reshape(2, 128) + b[:2] @ torch.cat([a] * 8, 1)), [(2, 128), (16, 16)]),
         (partly(torch.tanh), [(16, 16)] * 2),
         (partly(lambda part: part), [(16, 16)] * 2),
     ],
-    ids=["another term", "a factor", "products of other shapes", "a part is used", "a part is a result"],
+    ids=["another term", "a number", "a factor", "products of other shapes", "a part is used", "a part is a result"],
 )
 def test_sums_with_something_else_in_them_stay_sums(function, wanted):
     joined, apart = (compiled(function, SQUARE, SQUARE, joins=joins) for joins in (True, False))
