@@ -118,7 +118,8 @@ def _picked_or_zero(op: Callable[..., Tensor], mask: Tensor, x: Tensor, other: T
     """Multiply bits by 0 or 1: torch's loop branches at each element, which is expensive with an irregular mask."""
     if not all(map(_is_row_major, (mask, x, other))) or other.view(torch.int32).item():  # -0.0 has a bit set
         return op(mask, x, other)
-    return (x.view(torch.int32) * mask.to(torch.int32)).view(x.dtype)
+    bits = np.multiply(x.view(torch.int32).numpy(), mask.numpy(), dtype=np.int32)
+    return torch.from_numpy(bits).view(x.dtype)
 
 
 @functools.cache
@@ -181,7 +182,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
 
 # ---- the overhead of a small op -------------------------------------------------------------------------------------
 
-_TAKE_NUMBERS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor")
+ARITHMETIC = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor")
 # for these dtypes torch converts a number as it converts a tensor; for others some kernels read the number itself
 _CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
 
@@ -195,7 +196,7 @@ def with_tensors_for_numbers(step: Eqn, metas: Sequence[ShapedType | None]) -> l
     known = [metas[n] for n in step.operands] + [metas[r] for r in step.results if r >= 0]
     dtypes = {None if meta is None else meta.dtype for meta in known}
     dtype = dtypes.pop() if len(dtypes) == 1 else None
-    if step.op not in _TAKE_NUMBERS or dtype not in _CONVERTED:
+    if step.op not in ARITHMETIC or dtype not in _CONVERTED:
         return args
     for i, arg in enumerate(args[:2]):  # as torch converts: first to the widest dtype of its kind
         if type(arg) is int and -(1 << 63) <= arg < 1 << 63:  # for other ints the op raises
