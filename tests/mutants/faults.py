@@ -210,6 +210,16 @@ RUNTIME = (
         ("tests/unit/test_device_code.py::test_a_value_is_dropped_after_its_last_use_also_after_an_error",),
     ),
     Fault(
+        "a value that is used again is overwritten",
+        "tinyshard/runtime/worker/device_code.py",
+        "for n in made if uses[n] == 1}",
+        "for n in made if uses[n]}",
+        (
+            "tests/unit/test_device_code.py::test_a_large_result_is_written_into_an_operand_that_nothing_else_uses",
+            "tests/unit/test_device_code.py::test_random_arithmetic_that_reuses_memory_gives_what_its_steps_give",
+        ),
+    ),
+    Fault(
         "a sum of a view is taken for a sum of the whole where the view has another order",
         "tinyshard/compile/simplify.py",
         "if before is None or before.op not in _IN_ORDER or",

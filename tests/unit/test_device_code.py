@@ -1,6 +1,8 @@
 """A program's generated function does what its steps do one by one, also where something goes wrong."""
 
 import gc
+import random
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -139,6 +141,62 @@ def test_the_function_computes_and_exchanges_what_the_steps_do(name: str) -> Non
     f, args = FUNCTIONS[name]
     program, operands = program_of(f, *args)
     assert both(program, operands).results is not None
+
+
+LARGE = [rows(1024, 64), ts.ShapeDtypeStruct((64, 64), torch.float32)]
+# a function, and into which operands it writes: the numbers after `out=v` in its code
+REUSED: dict[str, tuple[Callable[..., Any], list[Any], list[str]]] = {
+    "a product, and a row": (lambda x, w: x @ w + w[0], LARGE, ["2"]),
+    "one after the other": (lambda x, w: (x * 2 + 1) / 3, LARGE, ["2", "3"]),
+    "the second operand": (lambda x, w: x - x / 3, LARGE, ["2"]),
+    "an input": (lambda x, w: x + 1, LARGE, []),
+    "a result of the program": (lambda x, w: (y := x * 2, y + 1), LARGE, []),
+    "a value that is used again": (lambda x, w: (y := x * 2) + 1 - y, LARGE, ["3"]),
+    "a view": (lambda x, w: (x * 2).view(-1) + 1, LARGE, []),
+    "a view is used again": (lambda x, w: ((y := x * 2) + 1, y.t()), LARGE, []),
+    "another dtype": (lambda x, w: (x * 2) + x.double(), LARGE, []),
+    "a number in 16 bits": (lambda x, w: (x * 2) + 1, [rows(1024, 64, dtype=torch.bfloat16), LARGE[1]], []),
+    "a larger result": (lambda x, w: (x * 2) + x.view(16, 64, 64).unsqueeze(1).sum(-1).sum(-1)[..., None], LARGE, []),
+    "the result of a collective": (lambda x, w: x.sum(0) + 1, [rows(8, 1 << 16), LARGE[1]], []),
+    "few elements": (lambda x, w: (x * 2) + 1, [rows(8, 4), LARGE[1]], []),
+    "a keyword": (lambda x, w: torch.add(x * 2, x, alpha=3), LARGE, []),
+    "an op that gives back its operand": (lambda x, w: x.conj_physical() + 1, LARGE, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REUSED)
+def test_a_large_result_is_written_into_an_operand_that_nothing_else_uses(name: str) -> None:
+    f, args, written = REUSED[name]
+    program, operands = program_of(f, *args)
+    before = [x.clone() for x in operands]
+    assert both(program, operands).results is not None
+    assert all(map(torch.equal, operands, before))
+    assert re.findall(r"out=v(\d+)", device_code(program)) == written
+
+
+def random_arithmetic(seed: int) -> Program:
+    """30 ops, each of what came shortly before, of which three are results."""
+    draw, meta, builder = random.Random(seed), ShapedType((4, 4), torch.float32), Builder((0, 1), (2,))
+    values = [Value(builder.input(meta)) for _ in range(2)]
+    for _ in range(30):
+        op = draw.choice(["add.Tensor", "sub.Tensor", "mul.Tensor", "mm.default", "t.default", "tanh.default"])
+        operands: list[Any] = draw.choices(values[-6:], k=1 if op in ("t.default", "tanh.default") else 2)
+        if op == "mul.Tensor" and draw.random() < 0.5:
+            operands[1] = 0.5
+        values += map(Value, builder.emit(f"aten.{op}", operands, {}, [meta]))
+    return builder.finish([x.number for x in draw.sample(values, 3)])
+
+
+def test_random_arithmetic_that_reuses_memory_gives_what_its_steps_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinyshard.runtime.worker.device_code._REUSED_NBYTES", 0)
+    reused = 0
+    for program in map(random_arithmetic, range(60)):
+        operands = [torch.eye(4) + 0.1 * torch.randn(4, 4, generator=torch.Generator().manual_seed(k)) for k in (0, 1)]
+        before = [x.clone() for x in operands]
+        assert both(program, operands).results is not None
+        assert all(map(torch.equal, operands, before))
+        reused += device_code(program).count("out=v")
+    assert reused > 150
 
 
 def chain(*, fails_at: int = -1) -> Program:

@@ -10,9 +10,10 @@
                                                         v2 = all_reduce(v1)  # f32[4], axes=(0,), op='sum'
                                                         ...
 
-A line drops values after their last use. `check()` raises if the call was cancelled meanwhile; so does a collective.
-Nothing else looks for what may go wrong: whoever calls the function finds the step by the line number in the
-traceback, and its operands among the locals of the frame.
+A line drops values after their last use. A large sum, difference, product or quotient of elements is written into an
+operand that nothing else uses (`out=v1`): the processor has that memory in its cache. `check()` raises if the call was
+cancelled meanwhile; so does a collective. Nothing else looks for what may go wrong: whoever calls the function finds
+the step by the line number in the traceback, and its operands among the locals of the frame.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,11 +32,15 @@ from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Eqn, Program, Value, find_op, has_op
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import last_uses
-from tinyshard.runtime.worker.kernels import KERNELS, with_tensors_for_numbers
+from tinyshard.runtime.worker.kernels import ARITHMETIC, KERNELS, with_tensors_for_numbers
 
 # a cancelled call ends at the next check: there is one before so many bytes of operands and results, or so many steps
 CHECK_NBYTES = 1 << 20
 CHECK_STEPS = 64
+# a smaller result takes as long in new memory
+_REUSED_NBYTES = 1 << 16
+# ops that give their results new memory, always: no view, and never an operand
+_MAKE_MEMORY = (*ARITHMETIC, "aten.bmm.default", "aten.mm.default")
 # ints below this are the same in all dtypes
 _GREATEST = 1 << 24
 # what is written in the text as Python prints it
@@ -94,6 +100,9 @@ class _Writer:
         self._head: list[str] = []
         self._lines: list[tuple[str, int]] = []
         self._since = [0, 0.0]  # steps, and their bytes, since the last check
+        uses = Counter(n for numbers in (*(s.operands for s in program.steps), program.outputs) for n in numbers)
+        made = (n for step in program.steps if step.op in _MAKE_MEMORY for n in step.results)
+        self._reusable = {n for n in made if uses[n] == 1}
 
     def code(self) -> Code:
         program = self._program
@@ -136,7 +145,10 @@ class _Writer:
             arguments = plain + [f"{k}={x}" for k, x in named.items() if not keyword.iskeyword(k)]
             arguments += [f"**{{{k!r}: {x}}}" for k, x in named.items() if keyword.iskeyword(k)]
             # those whose functions may differ, as a kernel suits some shapes, have different names
-            form: Any = list(step.kwargs), all(isinstance(a, Value | torch.Tensor) for a in args)
+            is_of_tensors = all(isinstance(a, Value | torch.Tensor) for a in args)
+            if is_of_tensors and not step.kwargs and step.op in ARITHMETIC:
+                arguments += [f"out=v{n}" for n in self._reused(step)]
+            form: Any = list(step.kwargs), is_of_tensors
             if step.op in KERNELS:
                 form = [metas[a.number] if isinstance(a, Value) else a for a in step.args], step.kwargs
             name = self._name(step.op.rpartition(".")[0], (step.op, repr(form)), number)
@@ -150,6 +162,13 @@ class _Writer:
             slots = ", ".join(f"v{n}" if n >= 0 else "_" for n in step.results)
             call = f"{slots}{', *_' if gives_more(step) else ''} = {call}"
         return f"{call}  # {types}" if types else call
+
+    def _reused(self, step: Eqn) -> Sequence[int]:
+        """The operand into which a step writes its result, if there is one: of its shape and dtype, and used once."""
+        meta = self._program.metas[step.results[0]]
+        if meta is None or meta.nbytes < _REUSED_NBYTES:
+            return ()
+        return [n for n in step.operands if n in self._reusable and self._program.metas[n] == meta][:1]
 
     def _name(self, op: str, key: Any, number: int) -> str:
         if key not in self._names:
