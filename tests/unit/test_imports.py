@@ -52,7 +52,7 @@ KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
 LATE = {
     "tinyshard.core.errors": {"tinyshard.core.page"},  # torch
     "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
-    "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
+    "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.wire", "tinyshard.runtime.worker.main"},  # torch
     "tinyshard.runtime.lifecycle": {"tinyshard.runtime.launch.forkserver"},
     "tinyshard.runtime.options": {
         "tinyshard.runtime.controller.pool",

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import gc
 import itertools
-import json
 import multiprocessing
 import os
 import signal
@@ -27,7 +26,6 @@ from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.forks import abandon_in_child, held_off, open_standard_descriptors
 from tinyshard.runtime.launch.children import Children
 
-_LINE_NBYTES = 4096
 # it imports torch first, on a machine that may be busy
 _READY_WITHIN_S = 300.0
 _FORKS_WITHIN_S = 60.0
@@ -70,7 +68,6 @@ class ForkServer:
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._received = b""  # a part of a line
         self._kills_within_s = _KILLS_WITHIN_S
         self._is_closing = False
         open_standard_descriptors()
@@ -145,25 +142,18 @@ class ForkServer:
         return status
 
     def _ask(self, word: str, what: Any = None, fds: Sequence[int] = (), *, within_s: float) -> Any:
+        from tinyshard.runtime import wire
+
         try:
             with self._lock:
                 number, answered, answer = next(self._numbers), 0, None
                 self._sock.settimeout(within_s)
-                socket.send_fds(self._sock, [json.dumps([number, word, what, len(fds)]).encode() + b"\n"], fds)
+                socket.send_fds(self._sock, [b"\0", *wire.frame((number, word, what))], fds)
                 while answered != number:  # a late answer to an earlier question
-                    answered, answer = json.loads(self._line())
+                    answered, answer = wire.receive(self._sock)
                 return answer
-        except (OSError, ValueError) as error:
-            raise _not_started(f"{type(error).__name__}: {error}") from error
-
-    def _line(self) -> bytes:
-        while b"\n" not in self._received:  # no buffered file, whose lock a child would inherit
-            part = self._sock.recv(_LINE_NBYTES)
-            if not part:
-                raise OSError("the helper process is gone")
-            self._received += part
-        line, _, self._received = self._received.partition(b"\n")
-        return line
+        except OSError as error:
+            raise _not_started(f"the helper process: {type(error).__name__}: {error}") from error
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: release it."""
@@ -245,6 +235,7 @@ def serve(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
+    from tinyshard.runtime import wire
     from tinyshard.runtime.worker import main as worker
 
     torch.set_num_threads(1)
@@ -262,25 +253,20 @@ def serve(fd: int) -> None:
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
         worker.main(*lines, output, fork_server=fork_server, bell=bell[0] if bell else -1, **given)
 
-    received, passed = b"", list[int]()
     try:
         while True:
-            part, fds, _, _ = socket.recv_fds(sock, _LINE_NBYTES, 5)
-            if not part:
+            first, fds, _, _ = socket.recv_fds(sock, 1, 5)  # the descriptors come with the first byte of a request
+            if not first:
                 return
-            passed += fds
-            *lines, received = (received + part).split(b"\n")
-            for line in lines:
-                number, word, what, count = json.loads(line)
-                answer: int | str | None = None
-                if word == "kill":
-                    answer = children.end(what)
-                elif word == "fork":
-                    answer = children.fork(partial(work, what, passed[:count]))
-                    while count:
-                        os.close(passed.pop(0))
-                        count -= 1
-                sock.sendall(json.dumps([number, answer]).encode() + b"\n")
+            number, word, what = wire.receive(sock)
+            answer: int | str | None = None
+            if word == "kill":
+                answer = children.end(what)
+            elif word == "fork":
+                answer = children.fork(partial(work, what, fds))
+            for fd in fds:
+                os.close(fd)
+            wire.send(sock, (number, answer))
     finally:
         children.end_all()
         os._exit(0)
