@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import linecache
 import os
 import sys
 import traceback
@@ -71,8 +70,7 @@ def _is_loop(file: str) -> bool:
 
 def _frame_line(frame: traceback.FrameSummary) -> str:
     folder = next((f for f in _FOLDERS if frame.filename.startswith(f)), "")
-    text = frame.line or linecache.getline(frame.filename, frame.lineno or 0).strip()
-    return f"{frame.filename[len(folder) :]}:{frame.lineno} in {frame.name}: {text}"
+    return f"{frame.filename[len(folder) :]}:{frame.lineno} in {frame.name}: {frame.line or ''}"
 
 
 def short(value: Any) -> str:

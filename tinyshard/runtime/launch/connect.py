@@ -25,7 +25,6 @@ import contextlib
 import fcntl
 import hmac
 import os
-import platform as system
 import secrets
 import socket
 import stat
@@ -193,7 +192,7 @@ def parse(address: str) -> tuple[str, int]:
 
 def versions() -> dict[str, str]:
     """The facts that must be the same in a controller and its workers, which exchange pickles and programs."""
-    return {"python": ".".join(system.python_version_tuple()[:2]), "torch": torch.__version__.partition("+")[0]}
+    return {"python": "{}.{}".format(*sys.version_info), "torch": torch.__version__.partition("+")[0]}
 
 
 def keep_alive(sock: socket.socket, role: str) -> None:
