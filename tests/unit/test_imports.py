@@ -53,11 +53,8 @@ LATE = {
     "tinyshard.core.errors": {"tinyshard.core.page"},  # torch
     "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
     "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.wire", "tinyshard.runtime.worker.main"},  # torch
-    "tinyshard.runtime.lifecycle": {"tinyshard.runtime.launch.forkserver"},
     "tinyshard.runtime.options": {
         "tinyshard.runtime.controller.pool",
-        "tinyshard.runtime.launch.forkserver",
-        "tinyshard.runtime.launch.processors",
         "tinyshard.runtime.launch.hosts",
         "tinyshard.runtime.launch.remote_workers",
         "tinyshard.runtime.local",

@@ -13,6 +13,7 @@ from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.thread_state import outside_trace
 from tinyshard.runtime import options
 from tinyshard.runtime.forks import open_standard_descriptors
+from tinyshard.runtime.launch import forkserver
 from tinyshard.runtime.options import DEFAULT_DEVICES, PLATFORMS, RUNTIMES, check_one_of, count_of, limit_of
 from tinyshard.runtime.worker.products import LIBRARIES
 
@@ -81,7 +82,7 @@ def init(
     if hosts is not None and kind == "local":
         raise RuntimeStateError("the local runtime has no workers on other machines", try_="leave hosts out")
     address = (hosts or os.environ.get("TINYSHARD_HOSTS")) if kind == "process" else None
-    wanted = count_of(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
+    wanted = count_of(devices)
     if kind == "local":
         check_one_of("platform of the local runtime", where, ("cpu",))
     limit_nbytes = limit_of(memory_per_device)
@@ -90,16 +91,16 @@ def init(
     start: Callable[[], ProcessPool | LocalRuntime]
     if kind == "process":
         open_standard_descriptors()
-    with outside_trace(), _choosing:  # a traced function may be the first to use the devices
-        if address:
-            start = options.on_hosts(address, wanted, where, collectives, limit_nbytes)
-        elif where == "gpu":
-            start = options.on_gpus(wanted, collectives, limit_nbytes)
-        else:
-            start = options.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
-        _end_runtime()  # only now: if the preparation fails, the existing devices stay
-        _runtime = start()
-    with outside_trace():
+    with outside_trace():  # a traced function may be the first to use the devices
+        with _choosing:
+            if address:
+                start = options.on_hosts(address, wanted, where, collectives, limit_nbytes)
+            elif where == "gpu":
+                start = options.on_gpus(wanted, collectives, limit_nbytes)
+            else:
+                start = options.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
+            _end_runtime()  # only now: if the preparation fails, the existing devices stay
+            _runtime = start()
         for prepare in _at_start:
             prepare()
 
@@ -121,8 +122,6 @@ def shutdown() -> None:
         >>> init(devices=2, runtime="local")
         >>> shutdown()
     """
-    from tinyshard.runtime.launch import forkserver
-
     with _choosing:
         _end_runtime()
         forkserver.stop()

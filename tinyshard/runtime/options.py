@@ -10,8 +10,11 @@ from collections.abc import Callable
 from platform import machine
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tinyshard.core import config
 from tinyshard.core.errors import RuntimeStateError
+from tinyshard.runtime.launch import forkserver, processors
 
 if TYPE_CHECKING:
     from tinyshard.runtime.controller.pool import ProcessPool
@@ -19,15 +22,17 @@ if TYPE_CHECKING:
 
 RUNTIMES = ("process", "local")
 PLATFORMS = ("cpu", "gpu")
-COLLECTIVES = ("shared", "gloo", "nccl")
+COLLECTIVES = ("shared", "gloo")  # of devices on one machine's CPUs
 DEFAULT_DEVICES = 8
 _UNITS = {"B": 1, "kB": 10**3, "KiB": 1 << 10, "MB": 10**6, "MiB": 1 << 20, "GB": 10**9, "GiB": 1 << 30, "TB": 10**12}
 MOST_WORKERS = 1024  # on one machine: each takes tens of MiB, and 64 GiB of the address space of every process
 
 
-def count_of(devices: int | None) -> int:
-    """The number of devices: the argument, TINYSHARD_DEVICES, or 8. Raises RuntimeStateError for an invalid one."""
-    given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
+def count_of(devices: int | None) -> int | None:
+    """The number of devices: the argument, TINYSHARD_DEVICES, or None. Raises RuntimeStateError for an invalid one."""
+    given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or None
+    if given is None:
+        return None
     try:
         count = int(given)
         is_int = count == float(given)
@@ -67,22 +72,10 @@ def limit_of(memory_per_device: int | str | None) -> int | None:
     return nbytes
 
 
-def check_one_machine_has(count: int) -> None:
-    """Raise RuntimeStateError for more worker processes than one machine may have."""
-    if count > MOST_WORKERS:
-        raise RuntimeStateError(
-            "so many devices are not started on one machine",
-            got=f"{count} devices",
-            rule=f"each is a process with a share of the shared memory: at most {MOST_WORKERS}",
-            try_='runtime="local", which has all in this process, or an AbstractMesh, to plan without devices',
-        )
-
-
 def collectives_for(given: str | None, count: int) -> str:
-    """The collectives for this number of processes."""
+    """The collectives for this number of processes: those that are asked for, or the fastest that work here."""
     from tinyshard.runtime.shm import probe
 
-    check_one_of("collectives", given or "gloo", COLLECTIVES[:2])
     reason = probe.why_not(count) if given != "gloo" else ""
     if not reason:
         return given or "shared"
@@ -111,14 +104,20 @@ def here(
     kind: str, count: int, collectives: str | None, limit_nbytes: int | None
 ) -> Callable[[], ProcessPool | LocalRuntime]:
     """A function that starts devices on this machine's CPUs."""
+    check_one_of("collectives", collectives or "gloo", COLLECTIVES)
     if kind == "local":
         from tinyshard.runtime.local import LocalRuntime
 
-        check_one_of("collectives", collectives or "gloo", COLLECTIVES[:2])
         return lambda: LocalRuntime(count, limit_nbytes)
     from tinyshard.runtime.controller.pool import ProcessPool
 
-    check_one_machine_has(count)
+    if count > MOST_WORKERS:
+        raise RuntimeStateError(
+            "so many devices are not started on one machine",
+            got=f"{count} devices",
+            rule=f"each is a process with a share of the shared memory: at most {MOST_WORKERS}",
+            try_='runtime="local", which has all in this process, or an AbstractMesh, to plan without devices',
+        )
     joined = collectives_for(collectives, count)
     return lambda: ProcessPool(count, "cpu", joined, limit_nbytes=limit_nbytes)
 
@@ -128,21 +127,20 @@ def on_hosts(
 ) -> Callable[[], ProcessPool]:
     """As `here`, on the machines whose workers connect to this address."""
     from tinyshard.runtime.controller.pool import ProcessPool
-    from tinyshard.runtime.launch import forkserver, hosts, processors
+    from tinyshard.runtime.launch import hosts
     from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
 
-    check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (platform == "gpu")])
+    possible = processors.COLLECTIVES if platform == "gpu" else ("gloo",)
+    check_one_of("collectives between machines", collectives or "gloo", possible)
     agents = gather(hosts.join(address), devices, config.read("hosts_timeout_s"))
-    seats: tuple[int, ...] = ()
+    between, gpus = "gloo", tuple[int, ...]()
     if platform == "gpu":
-        machines = [(agent.host, agent.facts["gpus"]) for agent in agents]
-        collectives, seats = processors.deal(machines, collectives)
-    between = collectives or "gloo"
+        between, gpus = processors.deal([(agent.host, agent.facts["gpus"]) for agent in agents], collectives)
 
     def start() -> ProcessPool:
         forkserver.stop()  # no worker is forked here
         hosts.leave(but=address)
-        starter = RemoteWorkers(agents, platform, between, seats, limit_nbytes)
+        starter = RemoteWorkers(agents, platform, between, gpus, limit_nbytes)
         return ProcessPool(len(agents), platform, between, starter)
 
     return start
@@ -150,11 +148,8 @@ def on_hosts(
 
 def on_gpus(devices: int | None, collectives: str | None, limit_nbytes: int | None) -> Callable[[], ProcessPool]:
     """As `here`, on this machine's GPUs."""
-    import torch
-
     from tinyshard.runtime.controller.pool import ProcessPool
-    from tinyshard.runtime.launch import processors
 
     there = torch.cuda.device_count()
-    joined, seats = processors.deal([("this machine", there)] * (devices or there or 1), collectives)
-    return lambda: ProcessPool(len(seats), "gpu", joined, gpus=seats, limit_nbytes=limit_nbytes)
+    joined, gpus = processors.deal([("this machine", there)] * (devices or there or 1), collectives)
+    return lambda: ProcessPool(len(gpus), "gpu", joined, gpus=gpus, limit_nbytes=limit_nbytes)
