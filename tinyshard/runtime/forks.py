@@ -19,7 +19,8 @@ class Shared(Protocol):
     """An object with descriptors, or memory, for only one process.
 
     It forgets a descriptor before it closes it. Once it is closed, another thread may open a file that gets its number,
-    and fork: `abandon` would close that file in the child.
+    and fork: `abandon` would close that file in the child. One whose memory a child must get as a copy of its own also
+    has `prepare_for_fork`, which is called each time before this process forks.
     """
 
     def abandon(self) -> None:
@@ -27,7 +28,6 @@ class Shared(Protocol):
 
 
 _shared: weakref.WeakSet[Shared] = weakref.WeakSet()
-_before: weakref.WeakSet[Any] = weakref.WeakSet()
 _held_off = threading.RLock()
 
 
@@ -46,15 +46,10 @@ def abandon_in_child(owner: Shared) -> None:
         _shared.add(owner)
 
 
-def prepare_before_fork(owner: Any) -> None:
-    """Call `owner.prepare_for_fork()` each time before this process forks: a child must get its own copy of memory."""
-    with _held_off:
-        _before.add(owner)
-
-
 def _prepare_all() -> None:
-    for owner in list(_before):
-        owner.prepare_for_fork()
+    for owner in list(_shared):
+        if hasattr(owner, "prepare_for_fork"):
+            owner.prepare_for_fork()
 
 
 def _abandon_all() -> None:
@@ -62,7 +57,6 @@ def _abandon_all() -> None:
         with contextlib.suppress(OSError):
             owner.abandon()
     _shared.clear()
-    _before.clear()
 
 
 def open_standard_descriptors() -> None:

@@ -110,7 +110,6 @@ class Arena:
         self.freed: deque[_Watch] = deque()
         if is_controller:
             forks.abandon_in_child(self)
-            forks.prepare_before_fork(self)
 
     @property
     def fd(self) -> int:
