@@ -56,6 +56,7 @@ LATE = {
     "tinyshard.runtime.options": {
         "tinyshard.runtime.controller.pool",
         "tinyshard.runtime.launch.hosts",
+        "tinyshard.runtime.launch.local",
         "tinyshard.runtime.launch.remote_workers",
         "tinyshard.runtime.local",
         "tinyshard.runtime.shm.probe",

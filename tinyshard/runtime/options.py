@@ -110,6 +110,7 @@ def here(
 
         return lambda: LocalRuntime(count, limit_nbytes)
     from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.launch.local import Forked
 
     if count > MOST_WORKERS:
         raise RuntimeStateError(
@@ -119,7 +120,7 @@ def here(
             try_='runtime="local", which has all in this process, or an AbstractMesh, to plan without devices',
         )
     joined = collectives_for(collectives, count)
-    return lambda: ProcessPool(count, "cpu", joined, limit_nbytes=limit_nbytes)
+    return lambda: ProcessPool("cpu", Forked(count, joined, limit_nbytes=limit_nbytes))
 
 
 def on_hosts(
@@ -140,8 +141,7 @@ def on_hosts(
     def start() -> ProcessPool:
         forkserver.stop()  # no worker is forked here
         hosts.leave(but=address)
-        starter = RemoteWorkers(agents, platform, between, gpus, limit_nbytes)
-        return ProcessPool(len(agents), platform, between, starter)
+        return ProcessPool(platform, RemoteWorkers(agents, platform, between, gpus, limit_nbytes))
 
     return start
 
@@ -149,7 +149,8 @@ def on_hosts(
 def on_gpus(devices: int | None, collectives: str | None, limit_nbytes: int | None) -> Callable[[], ProcessPool]:
     """As `here`, on this machine's GPUs."""
     from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.launch.local import Forked
 
     there = torch.cuda.device_count()
     joined, gpus = processors.deal([("this machine", there)] * (devices or there or 1), collectives)
-    return lambda: ProcessPool(len(gpus), "gpu", joined, gpus=gpus, limit_nbytes=limit_nbytes)
+    return lambda: ProcessPool("gpu", Forked(len(gpus), joined, gpus, limit_nbytes))

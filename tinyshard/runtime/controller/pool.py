@@ -28,7 +28,7 @@ from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.controller.remote_errors import lost_error, unknown_op
 from tinyshard.runtime.controller.waiting import Waiting
 from tinyshard.runtime.launch import forkserver
-from tinyshard.runtime.launch.local import Forked, Starter
+from tinyshard.runtime.launch.local import Starter
 from tinyshard.runtime.shm import allocator
 
 # an idle device answers within this time: one that does not is busy
@@ -40,46 +40,32 @@ class ProcessPool(Reading):
     """Worker processes, one per device, connected by shared memory, gloo or NCCL.
 
     Args:
-        count: number of devices.
         platform: "cpu" or "gpu".
-        collectives: "shared", memory that all of them map, or "gloo"; for GPUs "nccl" or "gloo".
-        starter: starts the workers on other machines; by default they are forked on this one.
-        gpus: by device, the number of its GPU on this machine; empty for CPUs.
-        limit_nbytes: the largest number of bytes that a device on this machine may hold; None for no limit.
+        starter: starts the workers, on this machine or on others.
 
     Communication: calls by the log in shared memory (`shm.log`) or a socket pair, answers by the socket pair; between
-    workers shared memory, or gloo on the loopback. With a starter: TCP to the workers, gloo between their machines.
+    workers shared memory, or gloo on the loopback. On other machines: TCP to the workers, gloo between the machines.
     """
 
     kind = "process"
 
     @forkserver.refusals_explained()
-    def __init__(
-        self,
-        count: int,
-        platform: str = "cpu",
-        collectives: str = "gloo",
-        starter: Starter | None = None,
-        gpus: Sequence[int] = (),
-        limit_nbytes: int | None = None,
-    ) -> None:
-        self.collectives = collectives
-        self.devices = tuple(Device(i, platform) for i in range(count))
+    def __init__(self, platform: str, starter: Starter) -> None:
+        self.collectives = starter.collectives
+        self.devices = tuple(Device(i, platform) for i in range(starter.count))
         self._platform = platform
+        self._starter = starter
         self._owner = os.getpid()
         self._buffers = Buffers()
         self._known_ops: set[str] = set()  # of ops that may not be torch's own
-        self._arena = allocator.of_controller(count) if collectives == "shared" else None
+        self._arena = allocator.of_controller(starter.count) if self.collectives == "shared" else None
         self._dispatcher = Dispatcher(self._buffers, self._arena)
         self._completions = self._dispatcher.completions
         try:
-            shared = -1 if self._arena is None else self._arena.fd
-            bell = -1 if self._completions is None else self._completions.bell
-            self._starter = starter or Forked(
-                forkserver.start(), count, collectives, shared, gpus=gpus, bell=bell, limit_nbytes=limit_nbytes
-            )
-            self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
-            self._waiting = Waiting(self._dispatcher, platform, self._starter.why_silent)
+            if self._arena is not None and self._completions is not None:
+                starter.shared = self._arena.fd, self._completions.bell
+            self._receiver = Receiver(self._dispatcher, starter, platform, self._arena)
+            self._waiting = Waiting(self._dispatcher, platform, starter.why_silent)
             self._stop_watching_cells = after_interrupted_cells(self.cancel)
             atexit.register(self.shutdown)
         except BaseException:  # Ctrl-C, for one: no caller gets a pool that it could shut down

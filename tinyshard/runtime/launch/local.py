@@ -14,8 +14,7 @@ from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.forks import held_off
-from tinyshard.runtime.launch import processors
-from tinyshard.runtime.launch.forkserver import ForkServer, refusals_explained
+from tinyshard.runtime.launch import forkserver, processors
 
 
 class Starter:
@@ -26,9 +25,17 @@ class Starter:
         collectives: how they communicate: "shared", "gloo" or "nccl".
         gpus: by device, the number of its GPU on its machine; empty for CPUs.
         limit_nbytes: the largest number of bytes that each may hold; None for no limit.
+
+    Attributes:
+        shared: with "shared", the descriptors that the workers get from their pool: of the memory that they share, and
+            of the pipe by which they wake the controller.
     """
 
-    def __init__(self, count: int, collectives: str, gpus: Sequence[int], limit_nbytes: int | None) -> None:
+    shared: tuple[int, ...] = ()
+
+    def __init__(self, count: int, collectives: str, gpus: Sequence[int] = (), limit_nbytes: int | None = None) -> None:
+        self.count = count
+        self.collectives = collectives
         self._facts = {"count": count, "collectives": collectives, "limit_nbytes": limit_nbytes}
         self._gpus: Sequence[int | None] = gpus or [None] * count
 
@@ -56,28 +63,11 @@ class Starter:
 
 
 class Forked(Starter):
-    """Starts workers on this machine.
+    """Starts workers on this machine. It has the arguments of `Starter`."""
 
-    Args:
-        count, collectives, gpus, limit_nbytes: those of `Starter`.
-        arena: descriptor of the memory that they share, with "shared".
-        bell: descriptor of the pipe by which they wake the controller, if they share memory with it.
-    """
-
-    def __init__(
-        self,
-        fork_server: ForkServer,
-        count: int,
-        collectives: str,
-        arena: int = -1,
-        gpus: Sequence[int] = (),
-        bell: int = -1,
-        limit_nbytes: int | None = None,
-    ) -> None:
+    def __init__(self, count: int, collectives: str, gpus: Sequence[int] = (), limit_nbytes: int | None = None) -> None:
         super().__init__(count, collectives, gpus, limit_nbytes)
-        self._fork_server = fork_server
-        self._arena = arena
-        self._bells = [bell] if bell >= 0 else []
+        self._fork_server = forkserver.start()
         self._path = ""  # of the file by which the workers find each other, if its descriptor does not suffice
 
     def links(self) -> Iterator[Link]:
@@ -86,32 +76,30 @@ class Forked(Starter):
         Raises:
             RuntimeStateError: the system refuses.
         """
-        cores: Sequence[tuple[int, ...]] = [()] * len(self._gpus)
-        if self._facts["collectives"] == "shared" and sys.platform == "linux":
-            cores = processors.with_room(processors.cores_of(len(self._gpus), os.sched_getaffinity(0))) or cores
-        with refusals_explained():
-            store = self._store()
+        cores: Sequence[tuple[int, ...]] = [()] * self.count
+        if self.shared and sys.platform == "linux":
+            cores = processors.with_room(processors.cores_of(self.count, os.sched_getaffinity(0))) or cores
+        with forkserver.refusals_explained():
+            shared = self.shared or (self._new_store(),)
         try:
+            self._fork_server.wait_until_ready()
             for device, (gpu, own_cores) in enumerate(zip(self._gpus, cores, strict=True)):
                 given = {"device": device, "gpu": gpu, "store": self._path, "cores": own_cores, **self._facts}
-                self._fork_server.wait_until_ready()
-                with refusals_explained():
-                    link = self._fork(given, store)
+                with forkserver.refusals_explained():
+                    link = self._fork(given, shared)
                 yield link
         finally:
-            if store != self._arena:
-                os.close(store)
+            if not self.shared:
+                os.close(*shared)
 
-    def _store(self) -> int:
+    def _new_store(self) -> int:
         """A descriptor of a file that the workers share: of memory, or of a file that only the user may open."""
-        if self._arena >= 0:
-            return self._arena
         if hasattr(os, "memfd_create"):
             return os.memfd_create("tinyshard rendezvous")
         store, self._path = tempfile.mkstemp(prefix="tinyshard-")
         return store
 
-    def _fork(self, given: dict[str, Any], store: int) -> Link:
+    def _fork(self, given: dict[str, Any], shared: Sequence[int]) -> Link:
         with held_off(), ExitStack() as ours, ExitStack() as its:  # a child that is forked meanwhile would keep all
 
             def line() -> tuple[socket.socket, int]:
@@ -123,7 +111,7 @@ class Forked(Starter):
             output, its_output = os.pipe()
             ours.callback(os.close, output)
             its.callback(os.close, its_output)
-            pid = self._fork_server.fork(given, [its_channel, its_control, its_output, store, *self._bells])
+            pid = self._fork_server.fork(given, [its_channel, its_control, its_output, *shared])
             link = Link(given["device"], Stream(channel), Stream(control), output, pid)
             ours.pop_all()  # the Link owns them now
             return link
