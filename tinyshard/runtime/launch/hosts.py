@@ -71,14 +71,7 @@ class Agent:
     @property
     def is_there(self) -> bool:
         """Whether its connection has not ended."""
-        if not self.lost:
-            try:
-                if not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                    self.lose(ConnectionError())
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                self.lose(error)
+        self._receive()
         return not self.lost
 
     def lose(self, error: OSError) -> None:
@@ -104,22 +97,23 @@ class Agent:
     def answer(self, number: int, within_s: float) -> Any:
         """The answer to the order of this number; None if there is none in time, or it is lost."""
         end_s = time.monotonic() + within_s
-        try:
-            while not self.lost:
-                with self._lock:
-                    while number not in self._answers and wait([self.sock], 0):
-                        received = self._reader.read()
-                        if received is None:
-                            raise self._reader.error or ConnectionError()
-                        self._answers.update(head for head, _ in received)
-                    if number in self._answers:
-                        return self._answers.pop(number)
-                if (left_s := end_s - time.monotonic()) <= 0:
-                    break
-                wait([self.sock], min(left_s, _LOOK_EVERY_S))  # another thread may receive this answer meanwhile
-        except OSError as error:
-            self.lose(error)
-        return None
+        while True:
+            self._receive()
+            if number in self._answers:
+                return self._answers.pop(number)
+            if self.lost or (left_s := end_s - time.monotonic()) <= 0:
+                return None
+            wait([self.sock], min(left_s, _LOOK_EVERY_S))  # another thread may receive this answer meanwhile
+
+    def _receive(self) -> None:
+        """Keep the answers that have arrived, and note if its connection has ended."""
+        with self._lock:
+            while not self.lost and wait([self.sock], 0):
+                received = self._reader.read()
+                if received is None:
+                    self.lose(self._reader.error or ConnectionError())
+                else:
+                    self._answers.update(head for head, _ in received)
 
     def ask(self, word: str, what: Any, within_s: float) -> Any:
         """Send it an order, and wait for the answer, as `answer` does."""
