@@ -76,15 +76,17 @@ class Forked(Starter):
         Raises:
             RuntimeStateError: the system refuses.
         """
-        cores: Sequence[tuple[int, ...]] = [()] * self.count
+        cores: tuple[int, ...] = ()
         if self.shared and sys.platform == "linux":
-            cores = processors.with_room(processors.cores_of(self.count, os.sched_getaffinity(0))) or cores
+            cores = processors.cores_of(self.count, os.sched_getaffinity(0))
         with forkserver.refusals_explained():
             shared = self.shared or (self._new_store(),)
         try:
             self._fork_server.wait_until_ready()
-            for device, (gpu, own_cores) in enumerate(zip(self._gpus, cores, strict=True)):
-                given = {"device": device, "gpu": gpu, "store": self._path, "cores": own_cores, **self._facts}
+            for device, gpu in enumerate(self._gpus):
+                # device 0 makes room on another core while calls are small
+                own = cores[device : device + 1] if device else tuple(dict.fromkeys(cores))[:2]
+                given = {"device": device, "gpu": gpu, "store": self._path, "cores": own, **self._facts}
                 with forkserver.refusals_explained():
                     link = self._fork(given, shared)
                 yield link

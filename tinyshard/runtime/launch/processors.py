@@ -51,19 +51,6 @@ def cores_of(count: int, cores: Iterable[int]) -> tuple[int, ...]:
     return tuple(there[sum(device // base**place for place in places) % base] for device in range(count))
 
 
-def with_room(cores: Sequence[int]) -> list[tuple[int, ...]]:
-    """By device, its core; for device 0 also the one where it is while calls are small.
-
-    Args:
-        cores: the result of `cores_of`.
-
-    Example:
-        >>> with_room((4, 5, 5, 4))
-        [(4, 5), (5,), (5,), (4,)]
-    """
-    return [(core,) if device else tuple(dict.fromkeys(cores))[:2] for device, core in enumerate(cores)]
-
-
 class Pinned:
     """A device's core; the device itself calls it.
 
