@@ -104,7 +104,7 @@ class ForkServer:
         """Wait until it forks at once: from its start it loads torch for a second.
 
         Raises:
-            RuntimeStateError: it is gone.
+            OSError: it is gone, or does not answer.
         """
         self._ask("ready", within_s=_READY_WITHIN_S)
 
@@ -117,7 +117,8 @@ class ForkServer:
                 one.
 
         Raises:
-            RuntimeStateError: it is gone, or the system refuses further forks.
+            OSError: it is gone, or does not answer.
+            RuntimeStateError: the system refuses further forks.
         """
         pid = self._ask("fork", request, fds, within_s=_FORKS_WITHIN_S)
         if isinstance(pid, str):  # the error
@@ -133,13 +134,14 @@ class ForkServer:
         try:
             status: int | None = self._ask("kill", pid, within_s=self._kills_within_s)
             self._kills_within_s = _KILLS_WITHIN_S
-        except RuntimeStateError as error:
-            if isinstance(error.__cause__, TimeoutError):  # it is stopped, or waits for a process that cannot end
-                self._kills_within_s = _LATER_KILLS_WITHIN_S
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            return None
-        return status
+            return status
+        except TimeoutError:  # it is stopped, or waits for a process that cannot end
+            self._kills_within_s = _LATER_KILLS_WITHIN_S
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+        return None
 
     def _ask(self, word: str, what: Any = None, fds: Sequence[int] = (), *, within_s: float) -> Any:
         from tinyshard.runtime import wire
@@ -152,8 +154,8 @@ class ForkServer:
                 while answered != number:  # a late answer to an earlier question
                     answered, answer = wire.receive(self._sock)
                 return answer
-        except OSError as error:
-            raise _not_started(f"the helper process: {type(error).__name__}: {error}") from error
+        except ConnectionError as error:
+            raise ConnectionError("the helper process is gone") from error
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: release it."""

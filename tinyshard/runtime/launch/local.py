@@ -81,18 +81,16 @@ class Forked(Starter):
             cores = processors.cores_of(self.count, os.sched_getaffinity(0))
         with forkserver.refusals_explained():
             shared = self.shared or (self._new_store(),)
-        try:
-            self._fork_server.wait_until_ready()
-            for device, gpu in enumerate(self._gpus):
-                # device 0 makes room on another core while calls are small
-                own = cores[device : device + 1] if device else tuple(dict.fromkeys(cores))[:2]
-                given = {"device": device, "gpu": gpu, "store": self._path, "cores": own, **self._facts}
-                with forkserver.refusals_explained():
-                    link = self._fork(given, shared)
-                yield link
-        finally:
-            if not self.shared:
-                os.close(*shared)
+            try:
+                self._fork_server.wait_until_ready()
+                for device, gpu in enumerate(self._gpus):
+                    # device 0 makes room on another core while calls are small
+                    own = cores[device : device + 1] if device else tuple(dict.fromkeys(cores))[:2]
+                    given = {"device": device, "gpu": gpu, "store": self._path, "cores": own, **self._facts}
+                    yield self._fork(given, shared)
+            finally:
+                if not self.shared:
+                    os.close(*shared)
 
     def _new_store(self) -> int:
         """A descriptor of a file that the workers share: of memory, or of a file that only the user may open."""
