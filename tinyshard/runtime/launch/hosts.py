@@ -119,11 +119,6 @@ class Agent:
         """Send it an order, and wait for the answer, as `answer` does."""
         return self.answer(self.order(word, what), within_s)
 
-    def take_lines(self) -> list[socket.socket]:
-        """The connections of the worker that it has just forked: channel, control line and output."""
-        lines, self.lines = self.lines, {}
-        return [lines[role] for role in connect.WORKER_LINES]
-
     def close(self) -> None:
         """Close its connection, and those of a worker that no pool has taken."""
         for sock in (self.sock, *self.lines.values()):

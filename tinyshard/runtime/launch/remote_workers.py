@@ -134,9 +134,10 @@ class RemoteWorkers(Starter):
                     raise lost_error(device, f"it could not be forked on {agent.place}: {pid}", self._platform)
                 if device == 0:
                     orders += [self._order(other, store) for other in range(1, len(self._agents))]
-                channel, control, output = agent.take_lines()
+                lines, agent.lines = agent.lines, {}
+                channel, control = Stream(lines["channel"]), Stream(lines["control"])
                 with held_off():  # a child that is forked meanwhile would keep the descriptor of the output
-                    link = Link(device, Stream(channel), Stream(control), output.detach(), pid)
+                    link = Link(device, channel, control, lines["output"].detach(), pid)
                 started += 1
                 yield link
         finally:
