@@ -34,11 +34,10 @@ def count_of(devices: int | None) -> int | None:
     if given is None:
         return None
     try:
-        count = int(given)
-        is_int = count == float(given)
+        count = int(given) if int(given) == float(given) else 0
     except (TypeError, ValueError, OverflowError):  # of inf, or of a number that no float has
-        count, is_int = 0, False
-    if count < 1 or isinstance(devices, bool) or not is_int:
+        count = 0
+    if count < 1 or isinstance(devices, bool):
         got = f"{given!r}" if devices is not None else f"the environment variable TINYSHARD_DEVICES={given}"
         raise RuntimeStateError("the number of devices is a positive int", got=got, try_="ts.init(devices=8)")
     return count
