@@ -14,7 +14,7 @@ from tinyshard.core.thread_state import outside_trace
 from tinyshard.runtime import options
 from tinyshard.runtime.forks import open_standard_descriptors
 from tinyshard.runtime.launch import forkserver
-from tinyshard.runtime.options import DEFAULT_DEVICES, PLATFORMS, RUNTIMES, check_one_of, count_of, limit_of
+from tinyshard.runtime.options import PLATFORMS, RUNTIMES, check_one_of, count_of, limit_of
 from tinyshard.runtime.worker.products import LIBRARIES
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def init(
     if kind == "local":
         check_one_of("platform of the local runtime", where, ("cpu",))
     limit_nbytes = limit_of(memory_per_device)
-    way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
     check_one_of("TINYSHARD_PRODUCTS", os.environ.get("TINYSHARD_PRODUCTS") or LIBRARIES[0], LIBRARIES)
     start: Callable[[], ProcessPool | LocalRuntime]
     if kind == "process":
@@ -95,10 +94,8 @@ def init(
         with _choosing:
             if address:
                 start = options.on_hosts(address, wanted, where, collectives, limit_nbytes)
-            elif where == "gpu":
-                start = options.on_gpus(wanted, collectives, limit_nbytes)
             else:
-                start = options.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
+                start = options.here(kind, wanted, where, collectives, limit_nbytes)
             _end_runtime()  # only now: if the preparation fails, the existing devices stay
             _runtime = start()
         for prepare in _at_start:

@@ -100,10 +100,12 @@ def check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
 
 
 def here(
-    kind: str, count: int, collectives: str | None, limit_nbytes: int | None
+    kind: str, devices: int | None, platform: str, collectives: str | None, limit_nbytes: int | None
 ) -> Callable[[], ProcessPool | LocalRuntime]:
-    """A function that starts devices on this machine's CPUs."""
-    check_one_of("collectives", collectives or "gloo", COLLECTIVES)
+    """A function that starts devices on this machine."""
+    count, asked = devices or DEFAULT_DEVICES, collectives or os.environ.get("TINYSHARD_COLLECTIVES")
+    if platform == "cpu":
+        check_one_of("collectives", asked or "gloo", COLLECTIVES)
     if kind == "local":
         from tinyshard.runtime.local import LocalRuntime
 
@@ -111,6 +113,10 @@ def here(
     from tinyshard.runtime.controller.pool import ProcessPool
     from tinyshard.runtime.launch.local import Forked
 
+    if platform == "gpu":
+        there = torch.cuda.device_count()
+        joined, gpus = processors.deal([("this machine", there)] * (devices or there or 1), collectives)
+        return lambda: ProcessPool(platform, Forked(len(gpus), joined, gpus, limit_nbytes))
     if count > MOST_WORKERS:
         raise RuntimeStateError(
             "so many devices are not started on one machine",
@@ -118,8 +124,8 @@ def here(
             rule=f"each is a process with a share of the shared memory: at most {MOST_WORKERS}",
             try_='runtime="local", which has all in this process, or an AbstractMesh, to plan without devices',
         )
-    joined = collectives_for(collectives, count)
-    return lambda: ProcessPool("cpu", Forked(count, joined, limit_nbytes=limit_nbytes))
+    joined = collectives_for(asked, count)
+    return lambda: ProcessPool(platform, Forked(count, joined, limit_nbytes=limit_nbytes))
 
 
 def on_hosts(
@@ -143,13 +149,3 @@ def on_hosts(
         return ProcessPool(platform, RemoteWorkers(agents, platform, between, gpus, limit_nbytes))
 
     return start
-
-
-def on_gpus(devices: int | None, collectives: str | None, limit_nbytes: int | None) -> Callable[[], ProcessPool]:
-    """As `here`, on this machine's GPUs."""
-    from tinyshard.runtime.controller.pool import ProcessPool
-    from tinyshard.runtime.launch.local import Forked
-
-    there = torch.cuda.device_count()
-    joined, gpus = processors.deal([("this machine", there)] * (devices or there or 1), collectives)
-    return lambda: ProcessPool("gpu", Forked(len(gpus), joined, gpus, limit_nbytes))
