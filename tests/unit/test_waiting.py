@@ -18,7 +18,7 @@ def test_ctrl_c_while_the_workers_start_cancels_what_was_called():
     posted = []
     started = SimpleNamespace(is_open=False, wait=strike)
     dispatcher = SimpleNamespace(
-        completions=None, check_open=lambda: None, started=started, is_waited_for=False, post=posted.append
+        check_open=lambda: None, ring=lambda: None, started=started, is_waited_for=False, post=posted.append, printed=[]
     )
     with pytest.raises(KeyboardInterrupt):
         Waiting(dispatcher, "cpu", str).open_dispatcher()
@@ -28,7 +28,7 @@ def test_ctrl_c_while_the_workers_start_cancels_what_was_called():
 def test_lines_that_ctrl_c_keeps_from_being_printed_are_printed_by_the_next_wait(monkeypatch, capsys):
     printed = [(1, "b"), (0, "a"), (1, "c")]
     calls = SimpleNamespace(lock=threading.RLock())
-    dispatcher = SimpleNamespace(completions=None, calls=calls, printed=printed)
+    dispatcher = SimpleNamespace(calls=calls, printed=printed)
     waiting = Waiting(dispatcher, "cpu", str)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", SimpleNamespace(write=strike))

@@ -160,11 +160,8 @@ class ProcessPool(Reading):
         """Whether `wait` would return or raise at once. A device that is too busy to answer counts as not ready."""
         known = self._waiting.ancestry(buffer, device_ids)
         late = self._waiting.late(known)
-        if not late or any(self._dispatcher.links[d].lost for d in late):
-            return True
-        if self._completions is not None:
-            return self._waiting.glances(known, READY_WITHIN_S)
-        return self._waiting.wait([self._waiting.ask("sync", late)], READY_WITHIN_S)
+        is_known = not late or any(self._dispatcher.links[d].lost for d in late)
+        return is_known or self._waiting.until_finished(known, READY_WITHIN_S)
 
     def describe(self, buffers: Sequence[Buffer], device: int) -> list[ShapedType | None]:
         """Shapes and dtypes of values, where they are known only after the run. Blocks, and raises as `gather` does."""

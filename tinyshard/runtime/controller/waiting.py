@@ -17,7 +17,7 @@ from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.core.types import tensor_of
 from tinyshard.core.users_line import users_line
 from tinyshard.runtime.controller.dispatcher import Dispatcher
-from tinyshard.runtime.controller.items import Cancel, Latch, Request
+from tinyshard.runtime.controller.items import Cancel, Request
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry
 from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.controller.watchdog import Patience, check_progress
@@ -25,17 +25,9 @@ from tinyshard.runtime.shm import allocator
 
 # how often a waiting thread checks whether the devices make progress
 LOOK_EVERY_S = 0.5
-# how long one wait for shared memory takes, and how long a wait for answers between two of them
+# how long it sleeps before it checks whether a device is lost; and, if another thread sleeps for both, how long then
 GLANCE_FOR_S = 0.05
 BETWEEN_GLANCES_S = 0.005
-# a notebook's text for a long wait
-_WAITING = "waiting for the devices"
-
-
-def _go_on() -> None:
-    """Between two checks of a wait: show that it continues; or end it, if a trace waits and was interrupted."""
-    activity.still_doing()
-    raise_interruption()
 
 
 class Waiting:
@@ -47,14 +39,8 @@ class Waiting:
         why_silent: returns why a device does not answer.
     """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        platform: str,
-        why_silent: Callable[[int], str],
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher, platform: str, why_silent: Callable[[int], str]) -> None:
         self._dispatcher = dispatcher
-        self._completions = dispatcher.completions
         self._platform = platform
         self._why_silent = why_silent
         self.is_throttling = False
@@ -65,13 +51,7 @@ class Waiting:
         dispatcher.check_open()
         if not dispatcher.started.is_open:
             self.check_can_wait()
-            try:
-                with activity.doing("starting the devices"):
-                    while not dispatcher.started.wait(LOOK_EVERY_S):
-                        _go_on()
-            except KeyboardInterrupt:
-                self.cancel()
-                raise
+            self._block(lambda within_s: None if dispatcher.started.wait(within_s) else (), what="starting the devices")
             dispatcher.check_open()
         return dispatcher
 
@@ -85,30 +65,26 @@ class Waiting:
         return {d for d, number in known.needs.items() if self._dispatcher.links[d].done < number}
 
     @spanned("wait")
-    def until_finished(self, known: Ancestry, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Block until all calls that a value depends on are finished, or a device is lost that had not finished."""
-        if self._completions is None:
+    def until_finished(
+        self, known: Ancestry, timeout_s: float = -1, meanwhile: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Block until all calls that a value depends on are finished, or a device is lost that had not finished.
+
+        False after `timeout_s`; meanwhile, call `meanwhile` again and again.
+        """
+        completions, calls, links = self._dispatcher.completions, self._dispatcher.calls, self._dispatcher.links
+        if completions is None:
             late = self.late(known)
-            if late:
-                self.wait([self.ask("sync", late)])
-            return
-        try:
-            if self.glances(known, GLANCE_FOR_S):
-                return
-            patience = Patience()
-            with activity.doing(_WAITING):
-                while not any(self._dispatcher.links[d].lost for d in self.late(known)):
-                    self._dispatcher.check_open()
-                    self._check(self.late(known), patience)
-                    meanwhile()
-                    time.sleep(BETWEEN_GLANCES_S)  # if another thread sleeps in the check, this one does not
-                    if self.glances(known, GLANCE_FOR_S):
-                        return
-        except KeyboardInterrupt:
-            self.cancel()
-            raise
-        finally:
-            self.print_output()
+            return not late or self.wait([self.ask("sync", late)], timeout_s)
+
+        def missing(within_s: float) -> Iterable[int] | None:
+            if completions.wait(known.needs, calls.record_progress, within_s):
+                return None
+            time.sleep(BETWEEN_GLANCES_S)  # `wait` returns at once if another thread sleeps in it
+            late = self.late(known)
+            return None if any(links[d].lost for d in late) else late
+
+        return self._block(missing, timeout_s, meanwhile)
 
     def perform_effects(self, run: Run, sites: tuple[Site, ...]) -> None:
         """Block until a call is finished, and perform its program's effects meanwhile."""
@@ -125,19 +101,8 @@ class Waiting:
             effects.perform(is_over=is_over)
 
         self.open_dispatcher()
-        self.until_finished(Ancestry(dict.fromkeys(run.devices, run.number), {}), perform)
+        self.until_finished(Ancestry(dict.fromkeys(run.devices, run.number), {}), meanwhile=perform)
         perform(is_over=True)
-
-    def glances(self, known: Ancestry, within_s: float) -> bool:
-        """Whether shared memory shows within this time that all calls that a value depends on are finished."""
-        completions, dispatcher = self._completions, self._dispatcher
-        if completions is None:
-            return False
-        dispatcher.ring()
-        if not completions.wait(known.needs, dispatcher.calls.record_progress, within_s):
-            return False
-        self.print_output()
-        return True
 
     def cancel(self) -> None:
         """Cancel all unfinished calls, for an interrupt at the current line of the user's code."""
@@ -169,27 +134,27 @@ class Waiting:
     @spanned("wait")
     def wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
         """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError if one cannot be."""
-        patience = Patience()
-        try:
+
+        def missing(within_s: float) -> Iterable[int] | None:
             for request in requests:
-                if self._dispatcher.ended.is_open or not self._watch(
-                    request.over, request.waiting, patience, timeout_s
-                ):
-                    self._dispatcher.check_open()
-                    return False
-                if request.error is not None:
-                    raise request.error
+                if not request.over.wait(within_s):
+                    return request.waiting
                 if request.waiting:
                     break  # a device is lost: other devices may wait for it for ever
-        finally:
-            self.print_output()
+            return None
+
+        self._dispatcher.check_open()  # if it ends from now on, it opens these requests
+        is_in_time = self._block(missing, timeout_s)
+        for request in requests:
+            if request.error is not None:
+                raise request.error
         self._dispatcher.check_open()
         waiting = {d for r in requests for d in list(r.waiting)}
-        if waiting:
+        if waiting and is_in_time:
             for link in sorted(self._dispatcher.links, key=lambda link: link.device not in waiting):
                 if link.lost:
                     raise lost_error(link.device, link.lost, self._platform)
-        return True
+        return is_in_time
 
     def throttle(self, run: Run) -> None:
         """Block while one of the devices of a call has too many earlier calls: until half of them are finished."""
@@ -204,32 +169,52 @@ class Waiting:
         finally:
             self.is_throttling = False
 
-    def _watch(self, latch: Latch, devices: Iterable[int], patience: Patience, timeout_s: float = -1) -> bool:
-        """Block until a latch is open, which waits for these devices; False after `timeout_s`. Raises as `_check`."""
+    def _block(
+        self,
+        missing: Callable[[float], Iterable[int] | None],
+        timeout_s: float = -1,
+        meanwhile: Callable[[], None] = lambda: None,
+        what: str = "waiting for the devices",
+    ) -> bool:
+        """Block until a wait is over; False after `timeout_s`. Ctrl-C ends it, and cancels the unfinished calls.
+
+        Args:
+            missing: blocks for a number of seconds at most; returns the devices whose answer is missing, or None if
+                the wait is over.
+            meanwhile: called again and again.
+            what: a notebook's text for a long wait.
+
+        Raises:
+            RuntimeStateError: the pool is closed or broken.
+            CollectiveTimeoutError: none of the devices that the wait depends on makes progress.
+        """
+        dispatcher = self._dispatcher
         try:
-            self._dispatcher.ring()
-            if timeout_s >= 0:
-                return latch.wait(timeout_s)
-            if latch.wait(LOOK_EVERY_S):
-                return True
-            with activity.doing(_WAITING):
-                self._check(devices, patience)
-                while not latch.wait(LOOK_EVERY_S):
+            dispatcher.ring()
+            devices = missing(GLANCE_FOR_S if timeout_s < 0 else timeout_s)
+            if devices is None or timeout_s >= 0:
+                return devices is None
+            patience = Patience()
+            with activity.doing(what):
+                while devices is not None:
+                    dispatcher.check_open()
                     self._check(devices, patience)
+                    meanwhile()
+                    dispatcher.ring()
+                    devices = missing(GLANCE_FOR_S)
+            return True
         except KeyboardInterrupt:
             self.cancel()
             raise
-        return True
+        finally:
+            self.print_output()
 
     def _check(self, devices: Iterable[int], patience: Patience) -> None:
-        """From time to time ask the devices for their progress.
-
-        Raises:
-            CollectiveTimeoutError: none of the devices that the wait depends on makes progress.
-        """
-        _go_on()
+        """Show that a wait continues, and from time to time ask the devices for their progress."""
+        activity.still_doing()
+        raise_interruption()
         now_s = time.monotonic()
-        if now_s - patience.looked_s < LOOK_EVERY_S / 2:
+        if now_s - patience.looked_s < LOOK_EVERY_S:
             return
         patience.look(now_s)
         self._dispatcher.ask_for_look()
