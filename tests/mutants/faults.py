@@ -319,8 +319,8 @@ RUNTIME = (
     Fault(
         "a message that was sent in part is sent again from its start",
         "tinyshard/runtime/controller/connection.py",
-        "self._out.appendleft(piece[sent:])",
-        "self._out.appendleft(piece)",
+        "self.unwritten.appendleft(piece[sent:])",
+        "self.unwritten.appendleft(piece)",
         ("tests/unit/test_connection.py::test_what_the_control_line_has_no_room_for_is_said_later_whole_and_in_order",),
     ),
     Fault(

@@ -30,17 +30,17 @@ def test_what_the_control_line_has_no_room_for_is_said_later_whole_and_in_order(
     said = [("cancel", number, "x" * 700) for number in range(200)]
     for words in said:
         link.send_control(*words)
-    assert link.control.nbytes, "it is longer than the line takes"
+    assert link.control.unwritten, "it is longer than the line takes"
     heard, reader = [], wire.Reader(theirs)
     while len(heard) < len(said):
         heard += [head for head, _ in reader.read()]
         link.control.write()
     assert heard == said
-    assert not link.control.nbytes
+    assert not link.control.unwritten
 
 
 def test_what_is_said_to_a_worker_that_is_gone_is_dropped(line):
     link, theirs = line
     theirs.close()
     link.send_control("look")
-    assert not link.control.nbytes
+    assert not link.control.unwritten

@@ -43,7 +43,7 @@ def test_five_thousand_calls_leave_nothing_behind(pool, rows):
     del y
     assert [pool.held(d) for d in range(8)] == before
     assert not pool._dispatcher.calls.unsettled and not pool._dispatcher._queue
-    assert all(not link.asked and not link.channel.nbytes for link in pool._dispatcher.links)
+    assert all(not link.asked and not link.channel.unwritten for link in pool._dispatcher.links)
 
 
 def test_values_nobody_needs_leave_the_devices(pool, rows):
@@ -204,7 +204,7 @@ def test_more_small_messages_than_the_way_to_a_stopped_device_takes_arrive_in_or
         if pool.collectives == "shared":
             wait_until(lambda: bool(pool._dispatcher._queue), "the log is full")
         else:
-            wait_until(lambda: pool._dispatcher.links[2].channel.nbytes > 0, "the socket is full")
+            wait_until(lambda: bool(pool._dispatcher.links[2].channel.unwritten), "the socket is full")
             assert (ts.device_put(blocks[1], ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
     assert [x[0].item() for x in made] == list(map(float, range(600)))
 

@@ -30,10 +30,10 @@ _OUTPUT_NBYTES = 1 << 16
 
 
 class Stream:
-    """One end of a socket: reads and writes do not block, and unwritten bytes are kept.
+    """One end of a socket: reads and writes do not block.
 
     Attributes:
-        nbytes: number of unwritten bytes.
+        unwritten: the bytes that are still to be written, as pieces.
         reader: parses what is received.
         is_open: the other end has not closed it.
         is_watched: the I/O thread waits until the socket is writable.
@@ -42,44 +42,26 @@ class Stream:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self.nbytes = 0
+        self.unwritten: collections.deque[memoryview] = collections.deque()
+        self.reader = wire.Reader(sock)
         self.is_open = True
         self.is_watched = False
-        self.reader = wire.Reader(sock)
-        self._out: collections.deque[memoryview] = collections.deque()
-
-    def queue(self, pieces: list[memoryview]) -> None:
-        """Queue a message."""
-        self._out.extend(pieces)
-        self.nbytes += sum(piece.nbytes for piece in pieces)
 
     def write(self) -> None:
         """Write as much as the socket takes, many messages at a time."""
-        while self._out:
+        while self.unwritten:
             try:
-                sent = self.sock.sendmsg(itertools.islice(self._out, _PIECES_AT_ONCE))
+                sent = self.sock.sendmsg(itertools.islice(self.unwritten, _PIECES_AT_ONCE))
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:  # the worker is lost; its last messages are read before the end of the stream
-                self.drop()
+                self.unwritten.clear()
                 return
-            self.nbytes -= sent
             while sent:
-                piece = self._out.popleft()
+                piece = self.unwritten.popleft()
                 if sent < piece.nbytes:
-                    self._out.appendleft(piece[sent:])
+                    self.unwritten.appendleft(piece[sent:])
                 sent = max(0, sent - piece.nbytes)
-
-    def drop(self) -> None:
-        """Drop the unwritten bytes."""
-        self._out.clear()
-        self.nbytes = 0
-
-    @property
-    def broken(self) -> OSError | None:
-        """The error by which a network has lost the connection; None where the other end has closed it."""
-        error = self.reader.error
-        return None if isinstance(error, ConnectionError) else error
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +120,19 @@ class Link:
 
     @property
     def broken(self) -> OSError | None:
-        """The error by which a network has lost a connection to the worker, if one has."""
-        return self.channel.broken or self.control.broken
+        """The error by which a network has lost a connection to the worker; None where the worker has closed it."""
+        errors = (self.channel.reader.error, self.control.reader.error)
+        return next((error for error in errors if error and not isinstance(error, ConnectionError)), None)
 
     def queue(self, pieces: list[memoryview]) -> None:
         """Queue a message for the channel."""
         if not self.lost:
-            self.channel.queue(pieces)
+            self.channel.unwritten.extend(pieces)
 
     def send_control(self, *head: Any) -> None:
         """Write a message to the control line; bytes that it does not accept now are written later."""
         if not self.lost:
-            self.control.queue(wire.frame(head))
+            self.control.unwritten.extend(wire.frame(head))
             self.control.write()
 
     def look(self, now_s: float) -> None:

@@ -259,7 +259,7 @@ class Dispatcher:
 
     def drop(self, device: int) -> None:
         """Drop the unsent messages of a lost device. Called with the lock held."""
-        self.links[device].channel.drop()
+        self.links[device].channel.unwritten.clear()
         if self._log is not None:
             self._log.drop(device)
 

@@ -97,7 +97,7 @@ class Receiver:
             dispatcher.interrupts.check_time()
             for link in self._links:
                 for stream in (link.channel, link.control):
-                    if stream.is_open and (stream.nbytes or stream.is_watched):
+                    if stream.is_open and (stream.unwritten or stream.is_watched):
                         stream.write()
                         self._watch(stream, link)
         is_watched = not is_all_sent or dispatcher.ring_by_s < float("inf") or dispatcher.interrupts.now is not None
@@ -169,9 +169,9 @@ class Receiver:
 
     def _watch(self, stream: Stream, link: Link) -> None:
         """Poll the socket for writability as long as there are bytes to write."""
-        if stream.is_watched != bool(stream.nbytes):
-            stream.is_watched = bool(stream.nbytes)
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if stream.nbytes else 0)
+        if stream.is_watched != bool(stream.unwritten):
+            stream.is_watched = bool(stream.unwritten)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if stream.unwritten else 0)
             self._selector.modify(stream.sock, events, link)
 
     # ---- with the lock held: receiving ------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Receiver:
         messages = stream.reader.read() if stream.is_open else []
         if messages is None:
             self._end_stream(stream)
-            if (stream is link.channel or stream.broken) and link not in self._ended and not link.lost:
+            if (stream is link.channel or link.broken) and link not in self._ended and not link.lost:
                 self._ended.append(link)
         elif messages and stream is link.channel:
             self._take_lines(link)  # lines that a worker printed before its answer are printed before it here
