@@ -32,11 +32,14 @@ Two files may run at a time, so that a wait shares the cores with eight more wor
 the same. What would not be over in time then, or keeps all cores busy, carries the marker `alone`.
 """
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.workers.processes import wait_until
+from tinyshard.runtime.controller.waiting import Waiting
 
 # what the project promises of every wait after a fault
 OVER_WITHIN_S = 5
@@ -76,3 +79,14 @@ def wait_until_in_a_collective(pool: Any, devices: Sequence[int]) -> None:
         return all(sight is not None and sight.current is not None for sight in sights)
 
     wait_until(they_do, f"devices {devices} are in a collective")
+
+
+def wait_until_throttled(what: str) -> None:
+    """Until a thread that dispatches waits, because a device has too many calls before it."""
+    wanted = {Waiting.throttle.__code__, Waiting._block.__code__}
+
+    def it_waits() -> bool:
+        stacks = [traceback.walk_stack(frame) for frame in sys._current_frames().values()]
+        return any(wanted <= {frame.f_code for frame, _ in stack} for stack in stacks)
+
+    wait_until(it_waits, what)

@@ -12,7 +12,7 @@ import torch
 
 import tinyshard as ts
 from tests.extent import mostly_whole
-from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
+from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective, wait_until_throttled
 from tests.workers.processes import PATIENCE_S, ROOT, stop, stopped, wait_until
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller import dispatcher
@@ -68,7 +68,7 @@ def test_who_is_held_back_by_a_device_hears_of_its_death(rows):
         return y.block_until_ready()
 
     end = outcome(dispatch)
-    wait_until(lambda: lifecycle.current()._waiting.is_throttling, "it is held back")
+    wait_until_throttled("it is held back")
     os.kill(pid, signal.SIGKILL)
     assert "CPU 5 is gone: killed by signal 9 (SIGKILL)" in str(end())
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tests.workers.limits import outcome, wait_until_in_a_collective
-from tests.workers.processes import stopped, wait_until
+from tests.workers.limits import outcome, wait_until_in_a_collective, wait_until_throttled
+from tests.workers.processes import stopped
 from tinyshard.core import config
 
 LIMIT_S = 1
@@ -78,7 +78,7 @@ def test_a_loop_that_a_stopped_device_holds_back_hears_of_it(pool, rows):
 
     with stopped(ts.devices()[3].pid):
         end = outcome(dispatch, LIMIT_S + 10)
-        wait_until(lambda: pool._waiting.is_throttling, "it is held back")
+        wait_until_throttled("it is held back")
         assert "CPU 3 does not answer" in str(end())
     assert x.sum().item() == 16
 

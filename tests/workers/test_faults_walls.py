@@ -17,7 +17,7 @@ from jupyter_client.manager import start_new_kernel
 
 import tinyshard as ts
 from tests.extent import mostly_whole
-from tests.workers.limits import OVER_WITHIN_S, outcome
+from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_throttled
 from tests.workers.processes import JOINED, PATIENCE_S, ROOT, is_gone, stopped, wait_until
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller import dispatcher
@@ -222,7 +222,7 @@ def test_a_loop_that_dispatches_faster_than_the_workers_compute_does_not_grow_me
     peak = [0] * 9
     for _ in range(3):
         with stopped(ts.devices()[3].pid):
-            wait_until(lambda: pool._waiting.is_throttling, "the loop is held back")
+            wait_until_throttled("the loop is held back")
             peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
     assert end() == 16 * 20_001.0
     peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.workers.limits import wait_until_throttled
 from tests.workers.processes import stopped, wait_until
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
@@ -97,7 +98,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
     thread = threading.Thread(target=dispatch)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: pool._waiting.is_throttling, "the loop waits")
+        wait_until_throttled("the loop waits")
         count = len(made)  # an assertion that shows `made` would wait for the stopped device
         assert count <= dispatcher.MAX_RUNS_AHEAD + 1
     thread.join()
@@ -119,7 +120,7 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
     thread = threading.Thread(target=dispatch)
     with stopped(slow.pid):
         thread.start()
-        wait_until(lambda: pool._waiting.is_throttling, "the loop waits")
+        wait_until_throttled("the loop waits")
         assert count <= dispatcher.MAX_RUNS_AHEAD + 1
     thread.join()
     assert a.tolist() == b.tolist() == [2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2
@@ -139,7 +140,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
     thread = threading.Thread(target=send)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: pool._waiting.is_throttling, "the loop waits")
+        wait_until_throttled("the loop waits")
         count = len(made)
         assert count <= 6
         assert (ts.device_put(block, ts.devices()[1]) + 1)[0].item() == 2  # other devices go on

@@ -43,7 +43,6 @@ class Waiting:
         self._dispatcher = dispatcher
         self._platform = platform
         self._why_silent = why_silent
-        self.is_throttling = False
 
     def open_dispatcher(self) -> Dispatcher:
         """The dispatcher, once the workers are started. Raises if the pool is closed or broken."""
@@ -160,14 +159,10 @@ class Waiting:
         """Block while one of the devices of a call has too many earlier calls: until half of them are finished."""
         devices = set(run.devices)
         # a finalizer or signal handler does not wait: the call that it interrupted must finish first
-        try:
-            while not self._dispatcher.is_waited_for and (before := self._dispatcher.too_much_before(devices)):
-                self.open_dispatcher()
-                self.is_throttling = True
-                middle = before[len(before) // 2]
-                self.until_finished(Ancestry(dict.fromkeys(devices.intersection(middle.devices), middle.number), {}))
-        finally:
-            self.is_throttling = False
+        while not self._dispatcher.is_waited_for and (before := self._dispatcher.too_much_before(devices)):
+            self.open_dispatcher()
+            middle = before[len(before) // 2]
+            self.until_finished(Ancestry(dict.fromkeys(devices.intersection(middle.devices), middle.number), {}))
 
     def _block(
         self,
