@@ -82,10 +82,11 @@ class Interrupts:
         self._upto = 0
         self._next: collections.deque[tuple[int, str]] = collections.deque()
 
-    def add(self, upto: int, by: str) -> None:
-        """Cancel calls up to number `upto`, for an interrupt at line `by`."""
-        self._next.append((upto, by))
-        self._begin()
+    def add(self, by: str) -> None:
+        """Cancel the calls that have been sent, for an interrupt at line `by`."""
+        if self._unsettled:
+            self._next.append((self._unsettled[-1].number, by))
+            self._begin()
 
     def _begin(self) -> None:
         while self._next and self.now is None:

@@ -181,7 +181,6 @@ class Calls:
         lock: guards all of this; reentrant.
         links: the links to all devices that have been started.
         unsettled: the calls that were sent and are not known to be finished, the oldest first.
-        newest: number of the last call that was sent.
         has_lost: a device is lost.
         incoming: polls the sockets and pipes by which devices send failures and answers, and print.
     """
@@ -190,7 +189,6 @@ class Calls:
         self.lock = threading.RLock()
         self.links: list[Link] = []
         self.unsettled: collections.deque[Run] = collections.deque()
-        self.newest = 0
         self.has_lost = False
         self.incoming = select.poll()
 

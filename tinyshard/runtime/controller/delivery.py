@@ -187,7 +187,6 @@ class Deliveries:
                     links[device].fail_asked()
 
     def _note_run(self, run: Run) -> None:
-        self._calls.newest = run.number
         lost = [link for link in self._calls.links if link.lost] if self._calls.has_lost else []
         if run.communicates and lost:
             run.failures.update(dict.fromkeys(run.devices, (Failure(lost[0].device, lost=lost[0].lost), run.where)))

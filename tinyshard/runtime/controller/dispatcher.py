@@ -234,7 +234,7 @@ class Dispatcher:
             if not is_receiver and (self._log is None or isinstance(item, Cancel)):
                 return False
             if isinstance(item, Cancel):
-                self.interrupts.add(self.calls.newest, item.by)  # later calls are not cancelled
+                self.interrupts.add(item.by)  # later calls are not cancelled
                 self._queue.popleft()
                 return True
             try:
