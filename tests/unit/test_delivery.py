@@ -44,16 +44,16 @@ def test_a_program_is_sent_with_its_first_call_whose_message_was_sent_and_droppe
     item = Call(Run(1, (0, 1), False, Where("here", 1)), program, (), ())
     for _ in range(2):  # Ctrl-C strikes after the first: its delivery is lost
         delivery = deliveries.prepare(item, list, is_receiver=True)
-    deliveries.send(delivery, is_receiver=True)
+    deliveries.send(delivery)
     later = Call(Run(2, (0, 1), False, Where("here", 2)), program, (), ())
-    deliveries.send(deliveries.prepare(later, list, is_receiver=True), is_receiver=True)
+    deliveries.send(deliveries.prepare(later, list, is_receiver=True))
     assert not deliveries.has_released
     del program, item, later, delivery
     gc.collect()
     assert deliveries.has_released
     for _ in range(2):
         delivery = deliveries.prepare(Free(), list, is_receiver=True)
-    deliveries.send(delivery, is_receiver=True)
+    deliveries.send(delivery)
     assert not deliveries.has_released
     for link in calls.links:
         assert link.frames == ["program", "run", "run", "forget"]
@@ -89,7 +89,7 @@ def test_blocks_that_would_fill_the_log_go_by_the_sockets(count, nbytes):
     run = Run(1, tuple(range(count)), False, Where("here", 1), computes=False)
     item = Put(run, 1, dict.fromkeys(range(count), (block, None)))
     assert deliveries.prepare(item, list, is_receiver=False) is None, "another thread leaves it to the I/O thread"
-    deliveries.send(deliveries.prepare(item, list, is_receiver=True), is_receiver=True)
+    deliveries.send(deliveries.prepare(item, list, is_receiver=True))
     assert [link.frames for link in calls.links] == [["put"]] * count
     for device in (0, count - 1):
         (record,) = LogReader(control, device).take(60)

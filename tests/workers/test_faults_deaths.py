@@ -298,7 +298,7 @@ def test_a_call_that_all_devices_have_finished_before_a_death_has_its_result_on_
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     total = x.sum(0)
     number = total._buffer.run.number
-    wait_until(lambda: min(pool._completions.read()) >= number, "all have finished it")
+    wait_until(lambda: min(pool._dispatcher.completions.read()) >= number, "all have finished it")
     monkeypatch.undo()
     os.kill(ts.devices()[VICTIM].pid, signal.SIGKILL)
     wait_until(lambda: pool._dispatcher.calls.has_lost, "the death is noted")

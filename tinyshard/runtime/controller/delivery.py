@@ -51,7 +51,7 @@ class Delivery:
 
     item: Item
     placement: Placement | None
-    by_socket: Sequence[tuple[Sequence[int], list[memoryview]]]
+    by_socket: Sends
     released: Sequence[Watch]
     unused: Sequence[Watch]
 
@@ -96,7 +96,7 @@ class Deliveries:
         if placement is None:
             return None
         self._note_run(run)
-        return Delivery(item, placement, (), released, ())
+        return Delivery(item, placement, [], released, [])
 
     def prepare(self, item: Item, later: Callable[[], Sequence[Item]], *, is_receiver: bool) -> Delivery | None:
         """Make the messages of an item, and note their effects in the links; None if they cannot be sent now.
@@ -130,8 +130,9 @@ class Deliveries:
         sends += [(devices, wire.frame(("forget", programs))) for devices, programs in by_devices(unused).items()]
         if self._calls.has_lost:
             sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
-        placement, by_socket = None, sends
-        if self._log is not None:
+        if self._log is None:
+            placement, by_socket = None, sends
+        else:
             sizes = [sum(map(len, pieces)) for _, pieces in sends]  # an item is one byte
             # there must be room in the log for all of them at once
             most_nbytes = LARGEST_RECORD_NBYTES if sum(sizes) <= LOG_NBYTES // 4 else LARGEST_OF_MANY_NBYTES
@@ -198,7 +199,7 @@ class Deliveries:
             if link.device in run.devices:
                 run.failures[link.device] = (Failure(link.device, lost=link.lost), run.where)
 
-    def send(self, delivery: Delivery, *, is_receiver: bool) -> None:
+    def send(self, delivery: Delivery) -> None:
         """Send the messages. Idempotent, except in the I/O thread, which Ctrl-C does not interrupt."""
         item = delivery.item
         if delivery.placement is not None and self._log is not None:

@@ -246,7 +246,7 @@ class Dispatcher:
                 return False
             self._delivery = delivery
         delivery = self._delivery
-        self._deliveries.send(delivery, is_receiver=is_receiver)
+        self._deliveries.send(delivery)
         if self._queue and self._queue[0] is delivery.item:
             self._queue.popleft()
         self._delivery = None

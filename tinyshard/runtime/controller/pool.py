@@ -60,10 +60,10 @@ class ProcessPool(Reading):
         self._known_ops: set[str] = set()  # of ops that may not be torch's own
         self._arena = allocator.of_controller(starter.count) if self.collectives == "shared" else None
         self._dispatcher = Dispatcher(self._buffers, self._arena)
-        self._completions = self._dispatcher.completions
+        completions = self._dispatcher.completions
         try:
-            if self._arena is not None and self._completions is not None:
-                starter.shared = self._arena.fd, self._completions.bell
+            if self._arena is not None and completions is not None:
+                starter.shared = self._arena.fd, completions.bell
             self._receiver = Receiver(self._dispatcher, starter, platform, self._arena)
             self._waiting = Waiting(self._dispatcher, platform, starter.why_silent)
             self._stop_watching_cells = after_interrupted_cells(self.cancel)

@@ -57,16 +57,14 @@ class Reading:
         for w in large:  # no requests: shared memory shows when a value is computed
             self.wait(w.buffer, list(w.places))
         lent = [self._lend(w) for w in large]
-        fetched = (
-            dict(zip(small, self._fetch([(w.buffer, list(w.places)) for w in small]), strict=True)) if small else {}
-        )
-        self._waiting.wait([request for request, _, _ in lent])
-        whole: dict[Wanted, torch.Tensor] = {w: put_together(blocks, w) for w, blocks in fetched.items()}
-        for w, (request, out, block) in zip(large, lent, strict=True):
-            self._answered(request, w.buffer, is_received=False)
-            assert arena is not None
+        fetched = self._fetch([(w.buffer, list(w.places)) for w in small])
+        self._waiting.wait(lent)
+        whole = dict(zip(small, map(put_together, fetched, small), strict=True))
+        for w, request in zip(large, lent, strict=True):
+            self._answered(request, w.buffer)
+            assert arena is not None and request.lent is not None
+            whole[w], block = request.lent
             arena.settle(block)
-            whole[w] = out
         if large:
             self._dispatcher.check_open()  # a pool that was shut down before has released the blocks
         return [whole[w] for w in wanted]
@@ -80,16 +78,16 @@ class Reading:
         synced = [self._waiting.ask("sync", others)] if others else []
         return [*(self._waiting.ask("fetch", ids, (buffer.number, None)) for buffer, ids in wanted), *synced]
 
-    def _lend(self, w: Wanted) -> tuple[Request, torch.Tensor, allocator.Block]:
+    def _lend(self, w: Wanted) -> Request:
         """Ask the devices to write their blocks of a value into a tensor in shared memory."""
         assert self._arena is not None
         out = self._new(w.shape, w.dtype)
         block = self._arena.block_of(out)
         assert block is not None
         what = w.buffer.number, (block, w.shape, w.places)
-        return self._waiting.ask("fetch", w.places, what, (out, block)), out, block
+        return self._waiting.ask("fetch", w.places, what, (out, block))
 
-    def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, ShapedType]:
+    def _answered(self, fetched: Request, buffer: Buffer) -> dict[int, ShapedType]:
         """Shape and dtype of the block that each device has sent; raises if one could not send it."""
         for device, (meta, payload) in fetched.answers.items():
             if isinstance(meta, Failure):
@@ -97,7 +95,7 @@ class Reading:
             if meta is None:
                 problem = f"{self._platform.upper()} {device} does not hold the value"
                 raise RuntimeStateError(problem, got=f"the value that was dispatched by {buffer.run.where}")
-            if is_received and payload is None and meta.nbytes:  # the reader had no memory for it
+            if fetched.lent is None and payload is None and meta.nbytes:  # the reader had no memory for it
                 raise no_room(f"{meta} of {self._platform.upper()} {device}")
         return {device: meta for device, (meta, _) in fetched.answers.items()}
 
