@@ -16,11 +16,12 @@ from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.core.types import tensor_of
 from tinyshard.core.users_line import users_line
+from tinyshard.runtime.controller.connection import FORGET_S
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Cancel, Request
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry
 from tinyshard.runtime.controller.remote_errors import lost_error
-from tinyshard.runtime.controller.watchdog import Patience, check_progress
+from tinyshard.runtime.controller.watchdog import check_progress
 from tinyshard.runtime.shm import allocator
 
 # how often a waiting thread checks whether the devices make progress
@@ -189,11 +190,17 @@ class Waiting:
             devices = missing(GLANCE_FOR_S if timeout_s < 0 else timeout_s)
             if devices is None or timeout_s >= 0:
                 return devices is None
-            patience = Patience()
+            since_s, looked_s = 0.0, float("-inf")  # since when this wait checks without a pause; when it last did
             with activity.doing(what):
                 while devices is not None:
                     dispatcher.check_open()
-                    self._check(devices, patience)
+                    activity.still_doing()
+                    raise_interruption()
+                    now_s = time.monotonic()
+                    if now_s - looked_s >= LOOK_EVERY_S:
+                        since_s = now_s if now_s - looked_s > FORGET_S else since_s
+                        looked_s = now_s
+                        self._check(devices, since_s)
                     meanwhile()
                     dispatcher.ring()
                     devices = missing(GLANCE_FOR_S)
@@ -204,18 +211,13 @@ class Waiting:
         finally:
             self.print_output()
 
-    def _check(self, devices: Iterable[int], patience: Patience) -> None:
-        """Show that a wait continues, and from time to time ask the devices for their progress."""
-        activity.still_doing()
-        raise_interruption()
-        now_s = time.monotonic()
-        if now_s - patience.looked_s < LOOK_EVERY_S:
-            return
-        patience.look(now_s)
-        self._dispatcher.ask_for_look()
-        if self._dispatcher.started.is_open:
-            links, calls = self._dispatcher.links, list(self._dispatcher.calls.unsettled)
-            check_progress(links, calls, list(devices), patience.since_s, self._platform, self._why_silent)
+    def _check(self, devices: Iterable[int], since_s: float) -> None:
+        """Ask the devices for their progress, and check what they have answered so far."""
+        dispatcher = self._dispatcher
+        dispatcher.ask_for_look()
+        if dispatcher.started.is_open:
+            calls = list(dispatcher.calls.unsettled)
+            check_progress(dispatcher.links, calls, list(devices), since_s, self._platform, self._why_silent)
 
     def print_output(self) -> None:
         """Print the workers' output in the calling thread, so that it appears in its cell."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tinyshard.core import config
 from tinyshard.core.errors import CollectiveTimeoutError
@@ -18,25 +18,6 @@ from tinyshard.runtime.wire import Current
 
 # a device that computes gets a larger share of a processor, even where many devices compete
 BUSY_SHARE = 0.01
-
-
-@dataclass
-class Patience:
-    """How long one wait has been checking the devices.
-
-    Attributes:
-        since_s: since when it checks without a pause.
-        looked_s: when it last checked.
-    """
-
-    since_s: float = 0.0
-    looked_s: float = float("-inf")
-
-    def look(self, now_s: float) -> None:
-        """Note that the wait checks now."""
-        if now_s - self.looked_s > FORGET_S:
-            self.since_s = now_s
-        self.looked_s = now_s
 
 
 def look_again(before: Sight, now_s: float, done: int, current: Current | None, processor_s: float) -> Sight:
