@@ -128,8 +128,6 @@ class Deliveries:
             at = 0 if used and used.isdisjoint(values) else len(sends)
             sends.insert(at, (devices, wire.frame(("free", values))))
         sends += [(devices, wire.frame(("forget", programs))) for devices, programs in by_devices(unused).items()]
-        if self._calls.has_lost:
-            sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
         if self._log is None:
             placement, by_socket = None, sends
         else:
