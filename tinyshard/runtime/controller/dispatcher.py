@@ -57,7 +57,7 @@ class Dispatcher:
         printed: the lines that workers have printed, each with its device.
         receiving: the I/O thread.
         interrupts: cancellation by Ctrl-C.
-        ring_by_s: when the I/O thread must wake sleeping devices.
+        is_ring_deferred: the I/O thread must wake sleeping devices soon.
         woken: becomes readable when the I/O thread must look at the queue.
     """
 
@@ -81,7 +81,7 @@ class Dispatcher:
         self._delivery: Delivery | None = None
         self._rung_s = float("-inf")
         self._wants_look = False
-        self.ring_by_s = float("inf")
+        self.is_ring_deferred = False
         with held_off():
             self.woken, self._wakes = socket.socketpair()
             abandon_in_child(self)
@@ -101,37 +101,28 @@ class Dispatcher:
         if not (self._posted or self._queue) or self.calls.is_mine:
             return
         with self.calls.lock:
+            was_deferred = self.is_ring_deferred
             is_all_sent = self.send_queued()
-            is_due = self._log is not None and self._log.has_unrung and self._ring_or_defer()
-        if (is_due or not is_all_sent) and self.started.is_open:
+            self.ring(is_urgent=False)
+            is_left = not is_all_sent or (self.is_ring_deferred and not was_deferred)
+        if is_left and self.started.is_open:
             self.wake()
 
-    def _ring_or_defer(self) -> bool:
-        """Wake sleeping devices if they are idle or were last woken long ago; else return True: wake the I/O thread."""
-        now_s = time.monotonic()
-        if len(self.calls.unsettled) < 2 or now_s - self._rung_s > RING_EVERY_S:
-            self._ring(now_s)
-        elif self.ring_by_s == float("inf"):
-            self.ring_by_s = now_s + RING_EVERY_S
-            return True
-        return False
+    def ring(self, *, is_urgent: bool = True) -> None:
+        """Wake the devices that have new messages and may be asleep. Idempotent.
 
-    def ring(self) -> None:
-        """Wake the devices that have new messages and may be asleep. Idempotent."""
-        if self._log is not None and (self._log.has_unrung or self.ring_by_s < float("inf")):
-            with self.calls.lock:
-                self._ring(time.monotonic())
-
-    def _ring(self, now_s: float) -> None:
-        """Wake the devices, with the lock held: another thread may defer a wakeup meanwhile."""
-        assert self._log is not None
-        self._log.ring()
-        self._rung_s, self.ring_by_s = now_s, float("inf")
-
-    def ring_if_due(self) -> None:
-        """Wake the devices that have new messages, unless a burst defers that."""
-        if self.ring_by_s == float("inf") or time.monotonic() >= self.ring_by_s:
-            self.ring()
+        Args:
+            is_urgent: now. Otherwise, if they have calls and were last woken a moment ago, the I/O thread does it soon.
+        """
+        if self._log is None or not (self._log.has_unrung or self.is_ring_deferred):
+            return
+        with self.calls.lock:  # another thread may defer a wakeup meanwhile
+            now_s = time.monotonic()
+            if is_urgent or len(self.calls.unsettled) < 2 or now_s - self._rung_s > RING_EVERY_S:
+                self._log.ring()
+                self._rung_s, self.is_ring_deferred = now_s, False
+            else:
+                self.is_ring_deferred = True
 
     def ask_for_look(self) -> None:
         """Let the I/O thread ask the devices for their progress, whatever is queued before."""

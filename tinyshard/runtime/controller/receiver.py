@@ -92,7 +92,7 @@ class Receiver:
         dispatcher = self._dispatcher
         with self._calls.lock:
             is_all_sent = dispatcher.send_queued(is_receiver=True)
-            dispatcher.ring_if_due()
+            dispatcher.ring(is_urgent=False)
             dispatcher.look()
             dispatcher.interrupts.check_time()
             for link in self._links:
@@ -100,7 +100,7 @@ class Receiver:
                     if stream.is_open and (stream.unwritten or stream.is_watched):
                         stream.write()
                         self._watch(stream, link)
-        is_watched = not is_all_sent or dispatcher.ring_by_s < float("inf") or dispatcher.interrupts.now is not None
+        is_watched = not is_all_sent or dispatcher.is_ring_deferred or dispatcher.interrupts.now is not None
         pause_s = TIDY_AT_REST_EVERY_S if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
         events = self._selector.select(RETRY_EVERY_S if is_watched else pause_s)
         if events or is_watched:
@@ -109,7 +109,7 @@ class Receiver:
             self._tidy()
         with self._calls.lock:
             dispatcher.send_queued(is_receiver=True)
-            dispatcher.ring_if_due()
+            dispatcher.ring(is_urgent=False)
             for key, mask in events:
                 self._take_in(key, mask)
         while self._ended:
