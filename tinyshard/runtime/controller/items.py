@@ -38,11 +38,9 @@ class Latch:
         if timeout_s < 0:
             with self._lock:
                 return True
-        return self.is_open or (self._lock.acquire(timeout=timeout_s) and self._pass())
-
-    def _pass(self) -> bool:
-        self._lock.release()
-        return True
+        if not self.is_open and self._lock.acquire(timeout=timeout_s):
+            self._lock.release()
+        return self.is_open
 
 
 @dataclass(eq=False, slots=True)

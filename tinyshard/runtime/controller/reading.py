@@ -35,7 +35,12 @@ class Reading:
         return self._fetch([(buffer, device_ids)])[0]
 
     def _fetch(self, wanted: Sequence[tuple[Buffer, Sequence[int]]]) -> list[dict[int, torch.Tensor]]:
-        requests = self._ask(wanted)
+        late: set[int] = set()
+        for buffer, device_ids in wanted:
+            late |= self._waiting.late(self._known(buffer, device_ids))
+        requests = [self._waiting.ask("fetch", ids, (buffer.number, None)) for buffer, ids in wanted]
+        if others := late.difference(*(ids for _, ids in wanted)):  # their failures may concern the values
+            requests.append(self._waiting.ask("sync", others))
         self._waiting.wait(requests)
         found = []
         for (buffer, device_ids), request in zip(wanted, requests, strict=False):
@@ -68,15 +73,6 @@ class Reading:
         if large:
             self._dispatcher.check_open()  # a pool that was shut down before has released the blocks
         return [whole[w] for w in wanted]
-
-    def _ask(self, wanted: Sequence[tuple[Buffer, Sequence[int]]]) -> list[Request]:
-        """Request blocks, and then answers of the devices that must finish other work first."""
-        late: set[int] = set()
-        for buffer, device_ids in wanted:
-            late |= self._waiting.late(self._known(buffer, device_ids))
-        others = late.difference(*(device_ids for _, device_ids in wanted))
-        synced = [self._waiting.ask("sync", others)] if others else []
-        return [*(self._waiting.ask("fetch", ids, (buffer.number, None)) for buffer, ids in wanted), *synced]
 
     def _lend(self, w: Wanted) -> Request:
         """Ask the devices to write their blocks of a value into a tensor in shared memory."""
