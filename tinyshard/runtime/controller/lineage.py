@@ -77,24 +77,20 @@ class Buffer:
 
 
 class Deleted:
-    """The runtime of a value that was donated or deleted: all its methods raise RuntimeStateError."""
+    """The runtime of a value that was donated or deleted: to look up any of its methods raises RuntimeStateError."""
 
     def __init__(self, block: ShapedType | None) -> None:
         self._block = block
 
-    def check_open(self) -> NoReturn:
-        """Raise."""
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
         raise RuntimeStateError(
             "Array has been deleted",
             got=f"an Array with blocks of {self._block} that was donated to a call, or deleted by x.delete()",
             rule="its memory is used again, also where the call failed or was interrupted",
             try_="the result of the call in its place; or no donation of what is needed again",
         )
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self.check_open()
 
 
 @dataclass(slots=True)
