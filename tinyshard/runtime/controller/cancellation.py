@@ -33,12 +33,7 @@ FREEZES_WITHIN_S = 1.0
 
 
 def left_out(runs: Iterable[Run], started: Mapping[int, int]) -> dict[int, set[int]]:
-    """The numbers of the calls that each device should skip.
-
-    Args:
-        runs: the calls to be cancelled.
-        started: by device, the last call that it has started; it is frozen.
-    """
+    """The numbers of the calls that each frozen device should skip; `started` has the last that it has started."""
     out: dict[int, set[int]] = {device: set() for device in started}
     for run in runs:
         late = [device for device in run.devices if started[device] < run.number]
@@ -99,11 +94,9 @@ class Interrupts:
                     self._links[device].send_control("freeze", upto)
 
     def note_frozen(self, device: int, started: int, upto: int | None = None) -> None:
-        """Note that a device is frozen, or lost. After the last one, each frozen device is sent the calls to skip.
+        """Note that a device is frozen for the interrupt with this `upto`, or, with None, is lost.
 
-        Args:
-            started: the last call that it has started.
-            upto: of the interrupt that it answers; None if it is lost.
+        After the last one, each frozen device is sent the calls to skip.
         """
         now = self.now
         if now is not None and device in now.waiting and upto in (None, now.upto):

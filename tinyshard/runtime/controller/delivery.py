@@ -59,11 +59,7 @@ class Delivery:
 class Deliveries:
     """Prepares items and sends them. One thread at a time may use it.
 
-    Args:
-        calls: the links, and the calls that were sent.
-        buffers: the values that are in use or released.
-        log: carries messages to devices that share memory with this process; None if sockets carry them.
-        arena: the memory that these devices share, of which they are lent blocks.
+    With shared memory `log` carries the messages, and the devices are lent blocks of `arena`; else both are None.
     """
 
     def __init__(self, calls: Calls, buffers: Buffers, log: CallLog | None, arena: Arena | None) -> None:

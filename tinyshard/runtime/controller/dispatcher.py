@@ -42,10 +42,6 @@ MAX_NBYTES_AHEAD = 128 << 20
 class Dispatcher:
     """Sends messages to all devices in one order. `calls.lock` guards the state that several threads use.
 
-    Args:
-        buffers: the values that are in use or released.
-        arena: the memory that the devices share with this process, if there is one.
-
     Attributes:
         completions: the calls that the devices have finished, if they share memory with this process.
         calls: the links to the devices, the calls that were sent, and the lock that guards both.

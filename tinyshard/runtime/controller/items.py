@@ -71,13 +71,7 @@ class Call:
 
 @dataclass(eq=False, slots=True)
 class Unsent:
-    """A value or a call that cannot be sent: its devices get the failure in place of its results.
-
-    Attributes:
-        run: the call.
-        values: numbers of the values that it should make.
-        failure: the reason why it cannot be sent.
-    """
+    """A value or a call that cannot be sent: its devices get the failure in place of the values of these numbers."""
 
     run: Run
     values: tuple[int, ...]

@@ -110,13 +110,10 @@ def by_devices(watches: Iterable[Watch]) -> dict[tuple[int, ...], list[int]]:
 
 @dataclass(eq=False, frozen=True, slots=True)
 class Wanted:
-    """A value that a thread wants to read.
+    """A value that a thread wants to read, of this shape and dtype.
 
     Attributes:
-        buffer: the value.
         places: by device, the slices of the whole that its block has; one device for each block.
-        shape: of the whole.
-        dtype: of the whole.
     """
 
     buffer: Buffer

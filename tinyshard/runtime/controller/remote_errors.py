@@ -39,11 +39,7 @@ def ending(status: int | None) -> str:
 
 
 def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) -> RemoteError:
-    """One error for all devices that failed; equal failures are merged.
-
-    Args:
-        failures: by device, its failure and the line that dispatched the call.
-        platform: "cpu" or "gpu".
+    """One error for all devices that failed, each with the line that dispatched the call; equal failures are merged.
 
     Returns:
         DeviceLostError if one of the devices is lost, CancelledError if all were cancelled, else RemoteError.

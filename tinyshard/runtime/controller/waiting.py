@@ -32,13 +32,7 @@ BETWEEN_GLANCES_S = 0.005
 
 
 class Waiting:
-    """The waits of the controller's threads. Ctrl-C ends each wait, and cancels the unfinished calls.
-
-    Args:
-        dispatcher: sends requests to devices.
-        platform: "cpu" or "gpu".
-        why_silent: returns why a device does not answer.
-    """
+    """The waits of the controller's threads. `why_silent` returns why a device does not answer."""
 
     def __init__(self, dispatcher: Dispatcher, platform: str, why_silent: Callable[[int], str]) -> None:
         self._dispatcher = dispatcher

@@ -30,14 +30,7 @@ def look_again(before: Sight, now_s: float, done: int, current: Current | None, 
 
 
 def stalled(sights: Mapping[int, Sight], waited_for: Iterable[int], limit_s: float, now_s: float) -> list[Sight]:
-    """The devices that a wait depends on, if none of them has made progress for `limit_s`; else none.
-
-    Args:
-        sights: by device.
-        waited_for: the devices whose answer is missing.
-        limit_s: the time limit.
-        now_s: the present time.
-    """
+    """The devices that a wait for these answers depends on, if none has made progress for `limit_s`; else none."""
     found: set[int] = set()
     open_ = set(waited_for)
     while open_:
@@ -81,11 +74,9 @@ def check_progress(
     """Raise CollectiveTimeoutError if none of the devices that a wait depends on makes progress.
 
     Args:
-        links: the links to all devices.
         calls: the calls that are not known to be finished.
         waited_for: the devices whose answer is missing.
         since_s: since when this wait checks without a pause.
-        platform: "cpu" or "gpu".
         why_silent: returns why a device does not answer.
     """
     limit_s = config.read("collective_timeout_s")
