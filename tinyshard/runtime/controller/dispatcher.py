@@ -53,7 +53,8 @@ class Dispatcher:
         printed: the lines that workers have printed, each with its device.
         receiving: the I/O thread.
         interrupts: cancellation by Ctrl-C.
-        is_ring_deferred: the I/O thread must wake sleeping devices soon.
+        wants_look: it must ask the devices for their progress.
+        is_ring_deferred: it must wake sleeping devices soon.
         woken: becomes readable when the I/O thread must look at the queue.
     """
 
@@ -76,7 +77,7 @@ class Dispatcher:
         self._deliveries = Deliveries(self.calls, buffers, self._log, arena)
         self._delivery: Delivery | None = None
         self._rung_s = float("-inf")
-        self._wants_look = False
+        self.wants_look = False
         self.is_ring_deferred = False
         with held_off():
             self.woken, self._wakes = socket.socketpair()
@@ -122,7 +123,7 @@ class Dispatcher:
 
     def ask_for_look(self) -> None:
         """Let the I/O thread ask the devices for their progress, whatever is queued before."""
-        self._wants_look = True
+        self.wants_look = True
         self.wake()
 
     def wake(self) -> None:
@@ -250,14 +251,6 @@ class Dispatcher:
         """Queue a message that frees released values, if no queued call will. Called with the lock held."""
         if not self._queue and not self._posted and self._deliveries.has_released:
             self._queue.append(Free())
-
-    def look(self) -> None:
-        """Ask the devices for their progress, if a thread needs it. Called with the lock held."""
-        if self._wants_look:
-            self._wants_look = False
-            for link in self.links:
-                if not link.lost:
-                    link.look(time.monotonic())
 
     def end(self) -> None:
         """At shutdown: wake all threads that wait."""

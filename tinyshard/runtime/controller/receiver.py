@@ -93,7 +93,10 @@ class Receiver:
         with self._calls.lock:
             is_all_sent = dispatcher.send_queued(is_receiver=True)
             dispatcher.ring(is_urgent=False)
-            dispatcher.look()
+            if dispatcher.wants_look:
+                dispatcher.wants_look = False
+                for link in self._links:
+                    link.look(time.monotonic())
             dispatcher.interrupts.check_time()
             for link in self._links:
                 for stream in (link.channel, link.control):
