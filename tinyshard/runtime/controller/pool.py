@@ -158,10 +158,10 @@ class ProcessPool(Reading):
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Whether `wait` would return or raise at once. A device that is too busy to answer counts as not ready."""
-        known = self._waiting.ancestry(buffer, device_ids)
-        late = self._waiting.late(known)
+        needs = self._waiting.ancestry(buffer, device_ids).needs
+        late = self._waiting.late(needs)
         is_known = not late or any(self._dispatcher.links[d].lost for d in late)
-        return is_known or self._waiting.until_finished(known, READY_WITHIN_S)
+        return is_known or self._waiting.until_finished(needs, READY_WITHIN_S)
 
     def describe(self, buffers: Sequence[Buffer], device: int) -> list[ShapedType | None]:
         """Shapes and dtypes of values, where they are known only after the run. Blocks, and raises as `gather` does."""

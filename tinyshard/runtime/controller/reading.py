@@ -37,7 +37,7 @@ class Reading:
     def _fetch(self, wanted: Sequence[tuple[Buffer, Sequence[int]]]) -> list[dict[int, torch.Tensor]]:
         late: set[int] = set()
         for buffer, device_ids in wanted:
-            late |= self._waiting.late(self._known(buffer, device_ids))
+            late |= self._waiting.late(self._known(buffer, device_ids).needs)
         requests = [self._waiting.ask("fetch", ids, (buffer.number, None)) for buffer, ids in wanted]
         if others := late.difference(*(ids for _, ids in wanted)):  # their failures may concern the values
             requests.append(self._waiting.ask("sync", others))
@@ -57,7 +57,7 @@ class Reading:
             DeviceLostError: a device that it depends on is lost.
         """
         arena = self._arena
-        large = [] if arena is None else [w for w in wanted if arena.is_for(w.nbytes)]
+        large = [] if arena is None else [w for w in wanted if arena.is_for(ShapedType(w.shape, w.dtype).nbytes)]
         small = [w for w in wanted if w not in large]
         for w in large:  # no requests: shared memory shows when a value is computed
             self.wait(w.buffer, list(w.places))
@@ -100,7 +100,7 @@ class Reading:
         run = buffer.run
         known = self._known(buffer, device_ids)
         if not run.settled or run.checks:
-            self._waiting.until_finished(known)
+            self._waiting.until_finished(known.needs)
         self._raise_failures(buffer, device_ids)
 
     def _new(self, shape: tuple[int, ...], dtype: torch.dtype, what: str = "") -> torch.Tensor:

@@ -121,11 +121,6 @@ class Wanted:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    @property
-    def nbytes(self) -> int:
-        """Size of the whole."""
-        return ShapedType(self.shape, self.dtype).nbytes
-
 
 def put_together(blocks: Mapping[int, torch.Tensor], wanted: Wanted) -> torch.Tensor:
     """One tensor, assembled from its blocks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,28 +54,28 @@ class Waiting:
         with self.open_dispatcher().calls.lock:
             return ancestry(buffer.run, device_ids)
 
-    def late(self, known: Ancestry) -> set[int]:
-        """The devices that are not known to have finished the calls that a value depends on."""
-        return {d for d, number in known.needs.items() if self._dispatcher.links[d].done < number}
+    def late(self, needs: Mapping[int, int]) -> set[int]:
+        """The devices that are not known to have finished the call that is needed of them."""
+        return {d for d, number in needs.items() if self._dispatcher.links[d].done < number}
 
     @spanned("wait")
     def until_finished(
-        self, known: Ancestry, timeout_s: float = -1, meanwhile: Callable[[], None] = lambda: None
+        self, needs: Mapping[int, int], timeout_s: float = -1, meanwhile: Callable[[], None] = lambda: None
     ) -> bool:
-        """Block until all calls that a value depends on are finished, or a device is lost that had not finished.
+        """Block until each device has finished the call that is needed of it, or one is lost that had not.
 
         False after `timeout_s`; meanwhile, call `meanwhile` again and again.
         """
         completions, calls, links = self._dispatcher.completions, self._dispatcher.calls, self._dispatcher.links
         if completions is None:
-            late = self.late(known)
+            late = self.late(needs)
             return not late or self.wait([self.ask("sync", late)], timeout_s)
 
         def missing(within_s: float) -> Iterable[int] | None:
-            if completions.wait(known.needs, calls.record_progress, within_s):
+            if completions.wait(needs, calls.record_progress, within_s):
                 return None
             time.sleep(BETWEEN_GLANCES_S)  # `wait` returns at once if another thread sleeps in it
-            late = self.late(known)
+            late = self.late(needs)
             return None if any(links[d].lost for d in late) else late
 
         return self._block(missing, timeout_s, meanwhile)
@@ -95,7 +95,7 @@ class Waiting:
             effects.perform(is_over=is_over)
 
         self.open_dispatcher()
-        self.until_finished(Ancestry(dict.fromkeys(run.devices, run.number), {}), meanwhile=perform)
+        self.until_finished(dict.fromkeys(run.devices, run.number), meanwhile=perform)
         perform(is_over=True)
 
     def cancel(self) -> None:
@@ -157,7 +157,7 @@ class Waiting:
         while not self._dispatcher.is_waited_for and (before := self._dispatcher.too_much_before(devices)):
             self.open_dispatcher()
             middle = before[len(before) // 2]
-            self.until_finished(Ancestry(dict.fromkeys(devices.intersection(middle.devices), middle.number), {}))
+            self.until_finished(dict.fromkeys(devices.intersection(middle.devices), middle.number))
 
     def _block(
         self,

@@ -43,11 +43,7 @@ def stalled(sights: Mapping[int, Sight], waited_for: Iterable[int], limit_s: flo
 
 
 def stuck_collective(stuck: Iterable[Sight]) -> tuple[Current, list[int], list[int]] | None:
-    """The first collective in which these devices wait.
-
-    Returns:
-        The collective; the ids of its devices that reached it, and that did not. None if they do not wait in one.
-    """
+    """The first collective in which these devices wait, and its devices that reached it, and that did not; or None."""
     seen = list(stuck)
     currents = [sight.current for sight in seen if sight.current is not None]
     if not currents:
