@@ -114,7 +114,9 @@ class Deliveries:
         if isinstance(item, Call):
             sends = self._sends_of_call(item, free)
         elif isinstance(item, Put):
-            sends = self._sends_of_put(item)
+            for device, (block, place) in item.blocks.items():
+                head = ("put", item.run.number, item.value, tuple(block.shape), block.dtype, place)
+                sends.append(([device], wire.frame(head, tensor_bytes(block) if place is None else None)))
         elif isinstance(item, Unsent):
             sends = [(item.run.devices, wire.frame(("unsent", item.run.number, item.values, item.failure)))]
         elif isinstance(item, Request):
@@ -156,13 +158,6 @@ class Deliveries:
         freed = (*item.donated, *free.pop(run.devices, ()))
         call = wire.call_frame(run.number, program.number, item.inputs, item.outputs, freed)
         return [*sends, (run.devices, [memoryview(call)])]
-
-    def _sends_of_put(self, item: Put) -> Sends:
-        sends: Sends = []
-        for device, (block, place) in item.blocks.items():
-            head = ("put", item.run.number, item.value, tuple(block.shape), block.dtype, place)
-            sends.append(([device], wire.frame(head, tensor_bytes(block) if place is None else None)))
-        return sends
 
     def _note(self, item: Item) -> None:
         """Note the messages that are about to be sent. Idempotent until they are sent."""

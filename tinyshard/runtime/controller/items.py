@@ -45,13 +45,7 @@ class Latch:
 
 @dataclass(eq=False, slots=True)
 class Put:
-    """Give devices their blocks of a new value.
-
-    Attributes:
-        run: its entry among the calls.
-        value: the value's number.
-        blocks: by device, the block, and its place in shared memory or None.
-    """
+    """Give devices the blocks of a new value; each block comes with its place in shared memory, or None."""
 
     run: Run
     value: int

@@ -48,6 +48,7 @@ class Run:
     nbytes: int = 0
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Buffer:
     """The controller's handle of a value: it has the same number on every device that holds a block of it.
 
@@ -58,13 +59,10 @@ class Buffer:
         block: shape and dtype of each device's block; None where they are known only after the run.
     """
 
-    __slots__ = ("__weakref__", "block", "number", "run", "runtime")
-
-    def __init__(self, number: int, run: Run, runtime: Any, block: ShapedType | None = None) -> None:
-        self.number = number
-        self.block = block
-        self.run = run
-        self.runtime = runtime
+    number: int
+    run: Run
+    runtime: Any
+    block: ShapedType | None = None
 
     @property
     def is_deleted(self) -> bool:
