@@ -260,10 +260,10 @@ class Dispatcher:
         self.woken.close()
         self._wakes.close()
         self.started.open()
-        self.ended.open()  # a thread that posts a request later sees it; earlier requests are opened below
+        self.ended.open()
         for link in self.links:
             link.fail_asked()
-        with self.calls.lock:  # a thread that posts may be numbering
+        with self.calls.lock:  # a thread that posts may be numbering; one that posts later sees that the pool is closed
             for queue in (self._queue, self._posted):
                 while queue:
                     item = queue.popleft()

@@ -117,10 +117,7 @@ Item = Put | Call | Unsent | Free | Cancel | Request  # of the queue
 def in_place_of(item: Item, error: Exception) -> Item:
     """The replacement of an item whose message cannot be made, for want of memory or because it cannot be pickled.
 
-    The devices get the failure in place of values; a request's wait raises the error.
-
-    Raises:
-        Exception: the error, if not even that can be sent.
+    The devices get the failure in place of values; a request's wait raises the error. Raises it for any other item.
     """
     if isinstance(item, Request):
         item.error = error
