@@ -16,9 +16,9 @@ from tests.interrupts import strike_at
 from tests.workers.processes import wait_until
 from tinyshard.arrays import placement
 from tinyshard.runtime.controller import pool as pool_module
-from tinyshard.runtime.shm import allocator, region, segment, views
+from tinyshard.runtime.shm import allocator, region, segment
 
-FILES = {module.__file__ for module in (allocator, region, segment, views, placement, pool_module)}
+FILES = {module.__file__ for module in (allocator, region, segment, placement, pool_module)}
 HOST = torch.arange(8.0 * 16_384).reshape(8, -1)
 
 

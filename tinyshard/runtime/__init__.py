@@ -40,7 +40,6 @@ shm/                  memory shared by the processes of one host
     allocator         blocks of memory that members lend each other
     region            the blocks of one member
     holders           which members use each block
-    views             bytes as tensors
     system            differences between operating systems, and the machine's free memory
     probe             whether shared memory works here
 collectives/          between devices

@@ -35,7 +35,6 @@ from tinyshard.runtime.shm import control_block, segment, system
 from tinyshard.runtime.shm.holders import Block, Holders, table_nbytes
 from tinyshard.runtime.shm.region import Region, rounded
 from tinyshard.runtime.shm.segment import Mapping
-from tinyshard.runtime.shm.views import Views
 
 # the end does not wait for a thread that hangs
 _LEAVES_AFTER_S = 1.0
@@ -43,8 +42,6 @@ _LEAVES_AFTER_S = 1.0
 _AT_ONCE_NBYTES = 1 << 22
 # smaller values are sent in messages and kept in private memory
 SMALLEST_NBYTES = 1 << 15
-# the attribute with which a fresh tensor in an arena stores its place: torch needs four calls to find it
-_ADDRESS = "_tinyshard_address"
 
 
 def of_controller(count: int) -> Arena:
@@ -76,7 +73,6 @@ class Arena:
             until then.
 
     Attributes:
-        view: `Views.tensor`.
         release: releases a block that this member holds without a tensor.
         freed: blocks whose tensors are gone, and that are not released yet.
     """
@@ -91,7 +87,6 @@ class Arena:
         self.bytes = self._mapping.bytes
         self.address = self.bytes.ctypes.data
         self.control = control_block.ControlBlock(self.bytes[:first], count)
-        self.view = Views(self.bytes).tensor
         starts = [first + m * region_nbytes for m in range(count + 1)]
         self._holders = Holders(self.bytes, self.control, starts, member)
         self.release = self._holders.drop
@@ -133,20 +128,17 @@ class Arena:
             MemoryError: the region, or the machine, is full.
         """
         with self._allocating:
-            return self._allocate(nbytes, holders)
+            if self._has_left:
+                raise MemoryError("the devices that shared this memory have been shut down")
+            size = rounded(nbytes)
+            if not self._region.has_waiting(size):
+                self.collect()
+            return self._region.give(size, holders)
 
     def new(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor that holds a block of the own region, even if Ctrl-C interrupts this. Raises as `allocate`."""
         with self._allocating:
-            return self.hold(self._allocate(math.prod(shape) * dtype.itemsize, [self.member]), shape, dtype)
-
-    def _allocate(self, nbytes: int, holders: Iterable[int]) -> Block:
-        if self._has_left:
-            raise MemoryError("the devices that shared this memory have been shut down")
-        size = rounded(nbytes)
-        if not self._region.has_waiting(size):
-            self.collect()
-        return self._region.give(size, holders)
+            return self.hold(self.allocate(math.prod(shape) * dtype.itemsize, [self.member]), shape, dtype)
 
     def copied(self, tensor: torch.Tensor, holders: Iterable[int]) -> Block:
         """A new block with the values of a tensor in row-major order."""
@@ -194,21 +186,23 @@ class Arena:
 
     # ---- any block --------------------------------------------------------------------------------------------------
 
+    def view(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The values at an offset, valid while a member holds the block."""
+        return _tensor_of(self._array(offset, shape, dtype), shape, dtype)
+
+    def _array(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> np.ndarray:
+        return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize]
+
     def hold(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of a block whose byte for this member is set. Without its last view, the block may be released."""
-        array = self.bytes[block.offset : block.offset + math.prod(shape) * dtype.itemsize]
+        array = self._array(block.offset, shape, dtype)
         watch = _Watch(array, self.freed.append if array.nbytes < self._at_once_nbytes else self._forget)
         watch.block = block
         self._watches[id(watch)] = watch
         key = block.key
         self._uses[key] = self._uses.get(key, 0) + 1
         self._places.setdefault(block.offset, []).append(key)
-        tensor = torch.frombuffer(array, dtype=dtype)
-        if len(shape) != 1:
-            tensor = tensor.view(tuple(shape))
-        if not self._is_controller:  # there the user may do anything with it
-            tensor.__dict__[_ADDRESS] = self.address + block.offset
-        return tensor
+        return _tensor_of(array, shape, dtype)
 
     def adopt(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Hold a block that another member holds and will not release before this returns."""
@@ -236,12 +230,9 @@ class Arena:
 
     def offset_of(self, tensor: torch.Tensor) -> int:
         """The offset of a tensor's values in the arena, if they are contiguous in row-major order; else -1."""
-        address: int | None = tensor.__dict__.get(_ADDRESS)
-        if address is None:
-            if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
-                return -1
-            address = tensor.data_ptr()
-        offset = address - self.address
+        if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
+            return -1
+        offset = tensor.data_ptr() - self.address
         return offset if 0 <= offset < self._nbytes else -1
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
@@ -286,6 +277,14 @@ class Arena:
         finally:
             if has_lock:
                 self._allocating.release()
+
+
+def _tensor_of(array: np.ndarray, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """The tensor that has these bytes, in row-major order, without a copy."""
+    if not array.nbytes:
+        return torch.empty(tuple(shape), dtype=dtype)
+    tensor = torch.frombuffer(array, dtype=dtype)
+    return tensor if len(shape) == 1 else tensor.view(tuple(shape))
 
 
 class _Watch(weakref.ref[np.ndarray[Any, Any]]):
