@@ -41,7 +41,7 @@ def communicators():
 
 def fill(member):
     """Leave no room for a block of it."""
-    member._region._end = member._region._start
+    member._region._gaps.clear()
 
 
 def of_all(communicators, call):

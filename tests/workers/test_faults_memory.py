@@ -131,8 +131,8 @@ def shared_pool(pool):
 
 def fill(pool, monkeypatch):
     """Leave no room for a block of the controller's own, nor free blocks that could be joined."""
-    monkeypatch.setattr(pool._arena._region, "_end", pool._arena._region._start)
-    monkeypatch.setattr(pool._arena._region, "_waiting", {})
+    for name in ("_gaps", "_waiting"):
+        monkeypatch.setattr(pool._arena._region, name, {})
 
 
 def let_the_machine_be_full(pool, monkeypatch):

@@ -92,8 +92,7 @@ class Arena:
         self.release = self._holders.drop
         start, end = starts[member] + rounded(table_nbytes(count)), starts[member] + region_nbytes
         share_nbytes = system.limit_nbytes() // (count + 1)
-        kept_nbytes, kept_idle_nbytes = share_nbytes // 4, share_nbytes // 64
-        self._region = Region(self._mapping, self._holders, member, start, end, kept_nbytes, kept_idle_nbytes)
+        self._region = Region(self._mapping, self._holders, member, start, end, share_nbytes)
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of each held block: the number of its tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start

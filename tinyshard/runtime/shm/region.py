@@ -2,7 +2,7 @@
 
 The first touch of a fresh page costs more than most ops, a recycled one nothing. So a block keeps its size, and is
 reused once no member holds it; the pages of some free blocks are kept. Only if there is no room for a
-new block, as after hours with values of many sizes, free blocks are joined and cut again.
+new block, as after hours with values of many sizes, the addresses of all free blocks are used for new ones.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Region:
     Args:
         start: offset of its first block, a multiple of the page size.
         end: where it ends.
-        most_kept_nbytes: the most bytes of pages that free blocks keep.
-        most_kept_idle_nbytes: likewise, after an idle time.
+        share_nbytes: this member's share of the machine's memory. Free blocks keep pages of a part of it.
     """
 
     def __init__(
@@ -43,16 +42,13 @@ class Region:
         member: int,
         start: int,
         end: int,
-        most_kept_nbytes: int,
-        most_kept_idle_nbytes: int,
+        share_nbytes: int,
     ) -> None:
         self._mapping = mapping
         self._holders = holders
         self._member = member
-        self._start = start
-        self._end = end
-        self._most_kept_nbytes = most_kept_nbytes
-        self._most_kept_idle_nbytes = most_kept_idle_nbytes
+        self._gaps = {end: start}  # addresses without a block: where they start, by where they end
+        self._most_kept_nbytes, self._most_kept_idle_nbytes = share_nbytes // 4, share_nbytes // 64
         self._offsets: list[int] = []  # by slot
         self._sizes: list[int] = []
         self._given = np.zeros(SLOTS, bool)
@@ -60,7 +56,7 @@ class Region:
         self._unasked_nbytes = 0
         self._kept_nbytes = 0  # of free blocks that have pages
         self._without_pages: set[int] = set()
-        self._unused: list[int] = []  # slots whose addresses belong to another block now
+        self._unused: list[int] = []  # slots without a block
 
     @property
     def used(self) -> int:
@@ -89,7 +85,7 @@ class Region:
         slot = next(reversed(waiting), None)
         if slot is None:
             self._check_room(size)
-            slot = self._grow(size)
+            slot = self._new(size)
         elif slot in self._without_pages:
             self._check_room(size)
             self._without_pages.discard(slot)
@@ -117,75 +113,39 @@ class Region:
         found = system.available_nbytes(), system.room_nbytes(self._mapping.fd)
         return min((nbytes for nbytes in found if nbytes is not None), default=float("inf"))
 
-    def _grow(self, size: int) -> int:
-        if not self._has_room(size):
-            self._join()
-            if not self._has_room(size):
-                return self._cut(size)
-        self._start += size
-        return self._slot(self._start - size, size)
-
-    def _has_room(self, size: int) -> bool:
-        """Whether there are a slot, and addresses without a block."""
-        return self._start + size <= self._end and bool(self._unused or self.used < SLOTS)
-
-    def _slot(self, offset: int, size: int) -> int:
-        slot = self._unused.pop() if self._unused else self.used
-        self._sizes[slot : slot + 1] = [size]
-        self._offsets[slot : slot + 1] = [offset]  # last: until then, Ctrl-C only leaves a slot and addresses unused
-        return slot
-
-    def _join(self) -> None:
-        """Join adjacent free blocks into one, and return the addresses of the last ones to the unused part.
-
-        Ctrl-C inside leaves addresses unused, but none is given out twice: a slot is released before they are used.
-        """
-        runs: dict[int, list[int]] = {}  # by where they end
-        for offset, slot in sorted((self._offsets[slot], slot) for slots in self._waiting.values() for slot in slots):
-            run = runs[offset + self._sizes[slot]] = runs.pop(offset, [])
-            run.append(slot)
-        for end, run in runs.items():
-            first = 0 if end == self._start else 1
-            if len(run) > first:
-                start, nbytes = self._offsets[run[0]], sum(map(self._take_out, run))
-                self._given[run[first:]] = False
-                self._unused += run[first:]
-                if first:
-                    self._put_back(run[0], nbytes)
-                else:
-                    self._start = start
-        self._waiting = {nbytes: slots for nbytes, slots in self._waiting.items() if slots}
-
-    def _cut(self, size: int) -> int:
-        """The end of a free block, or all of it if no slot is left."""
-        large = min((nbytes for nbytes in self._waiting if nbytes >= size), default=0)
-        if not large:
+    def _new(self, size: int) -> int:
+        """The slot of a new block, at addresses without one; if there is no room, at those of free blocks."""
+        end = self._gap_for(size)
+        if not end:
+            self._dissolve()
+            end = self._gap_for(size)
+        if not end:
             blocks = self.used - len(self._unused)
             raise MemoryError(f"no room for {size} shared bytes beside {blocks} blocks of device {self._member}")
-        slot = next(iter(self._waiting[large]))
-        self._take_out(slot)
-        if large > size and (self._unused or self.used < SLOTS):
-            self._put_back(slot, large - size)
-            slot = self._slot(self._offsets[slot] + large - size, size)
+        start = self._gaps[end]
+        self._gaps[end] = start + size
+        slot = self._unused.pop() if self._unused else self.used
+        self._sizes[slot : slot + 1] = [size]
+        self._offsets[slot : slot + 1] = [start]  # last: until then, Ctrl-C only leaves a slot and addresses unused
         return slot
 
-    def _take_out(self, slot: int) -> int:
-        """Remove a free block, without pages; returns its size. After Ctrl-C here `collect` finds the block."""
-        size = self._sizes[slot]
-        self._given[slot] = True
-        self._waiting[size].pop(slot)
-        if slot in self._without_pages:
-            self._without_pages.discard(slot)
-        else:
-            self._kept_nbytes -= size
-            self._mapping.give_back(self._offsets[slot], size)
-        return size
+    def _gap_for(self, size: int) -> int:
+        """The end of the first gap that is large enough; 0 if there is none, or no slot."""
+        if not self._unused and self.used == SLOTS:
+            return 0
+        return next((end for end, start in self._gaps.items() if end - start >= size), 0)
 
-    def _put_back(self, slot: int, size: int) -> None:
-        self._sizes[slot] = size
-        self._without_pages.add(slot)
-        self._waiting.setdefault(size, {})[slot] = None
-        self._given[slot] = False
+    def _dissolve(self) -> None:
+        """Turn all free blocks into gaps, without pages, and join adjacent ones."""
+        self._give_back(0)
+        free = [slot for slots in self._waiting.values() for slot in slots]
+        places = [(self._offsets[slot], self._offsets[slot] + self._sizes[slot]) for slot in free]
+        gaps: dict[int, int] = {}
+        for start, end in sorted([*places, *((start, end) for end, start in self._gaps.items())]):
+            gaps[end] = gaps.pop(start, start)
+        # one assignment: Ctrl-C strikes before it or after it, and no address is given out twice
+        self._waiting, self._unused, self._gaps = {}, [*self._unused, *free], gaps
+        self._without_pages, self._kept_nbytes = set(), 0
 
     def collect(self) -> None:
         """Find all blocks that no member holds any more; return pages if there are too many of them."""
