@@ -115,17 +115,16 @@ class Completions:
             for device in reversed(needs):  # the last one was notified last
                 while self._finished[device] < needs[device]:
                     left_s = end_s - time.monotonic()
-                    if left_s <= 0 or self._rings < 0 or not self._asks_to_ring(device, needs[device]):
+                    if left_s <= 0 or self._rings < 0:
+                        return False
+                    self._awaited[device] = needs[device]
+                    if not self._waking.fence(device):
                         return False
                     if self._finished[device] < needs[device]:
                         self._poll.poll(left_s * 1000)
                         with contextlib.suppress(OSError):  # there is nothing to read, or it was closed
                             os.read(self._rings, 4096)
         return True
-
-    def _asks_to_ring(self, device: int, number: int) -> bool:
-        self._awaited[device] = number
-        return self._waking.fence(device)
 
 
 def _have(finished: Sequence[int] | memoryview, needs: Mapping[int, int]) -> bool:

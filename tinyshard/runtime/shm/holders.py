@@ -26,10 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tinyshard.runtime.shm.control_block import ControlBlock
+from tinyshard.runtime.shm.monitor import BRIEFLY_S
 
 SLOTS = 1 << 15
-# how long a member waits for a monitor: the member that has it runs a few statements, or is stopped
-_ACQUIRES_WITHIN_S = 1e-3
 
 
 class Block(NamedTuple):
@@ -98,7 +97,7 @@ class Holders:
         while self._to_drop:
             block = self._to_drop.popleft()
             monitor = self._monitors[block.owner]
-            if not monitor.acquire(_ACQUIRES_WITHIN_S):
+            if not monitor.acquire(BRIEFLY_S):
                 self._to_drop.appendleft(block)
                 return
             self._tables[block.owner][block.slot * self._stride + self._member] = 0
@@ -112,7 +111,7 @@ class Holders:
         """bool[used]: which of the first blocks of the own region no member holds; all False without the monitor."""
         monitor = self._monitors[self._member]
         try:
-            if monitor.acquire(_ACQUIRES_WITHIN_S):
+            if monitor.acquire(BRIEFLY_S):
                 return functools.reduce(np.bitwise_or, self._own[:used].T) == 0  # `any` takes ten times as long
         finally:
             monitor.release()

@@ -25,7 +25,8 @@ from tinyshard.runtime.shm import system
 
 # the longest sleep on a condition: an abort that was missed is seen then
 SLICE_S = 0.1
-
+# a limit for `acquire`: a process that holds a mutex runs a few statements, or is stopped
+BRIEFLY_S = 1e-3
 # how often this process polls a condition that the system does not support
 _POLL_S = 1e-3
 
@@ -42,15 +43,9 @@ _HAS_CLOCK_LOCK = hasattr(_library, "pthread_mutex_clocklock")
 _HAS_RELATIVE_WAIT = hasattr(_library, "pthread_cond_timedwait_relative_np")  # macOS
 
 
-class Timespec(ctypes.Structure):
-    """A time as C has it."""
-
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-    def set(self, seconds: float) -> Timespec:
-        """Be this time."""
-        self.seconds, self.nanoseconds = int(seconds), int(seconds % 1 * 1e9)
-        return self
+def timespec(seconds: float) -> ctypes.Array[ctypes.c_long]:
+    """A time as C has it: seconds and nanoseconds."""
+    return (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))
 
 
 class Monitor:
@@ -66,7 +61,6 @@ class Monitor:
         self._memory = memory  # the addresses are valid as long as it
         self._mutex = ctypes.c_void_p(start)
         self._condition = ctypes.c_void_p(start + _MUTEX_NBYTES)
-        self._slice = Timespec().set(SLICE_S)
         # in C, so that no Ctrl-C strikes before it has an effect. Without the mutex nothing happens
         self.release = partial(_quick.pthread_mutex_unlock, self._mutex)
         if is_new:
@@ -115,7 +109,7 @@ class Monitor:
 
     def _take_within(self, seconds: float) -> int:
         if _HAS_CLOCK_LOCK:
-            until = ctypes.byref(Timespec().set(time.monotonic() + seconds))
+            until = timespec(time.monotonic() + seconds)
             return int(_library.pthread_mutex_clocklock(self._mutex, _MONOTONIC, until))
         time.sleep(min(seconds, 1e-4))
         return int(_quick.pthread_mutex_trylock(self._mutex))
@@ -128,10 +122,9 @@ class Monitor:
         """With the mutex held: release it until `notify_all`, or for `SLICE_S`; then acquire it again."""
         where = self._condition
         if _HAS_RELATIVE_WAIT:
-            code = _library.pthread_cond_timedwait_relative_np(where, self._mutex, ctypes.byref(self._slice))
+            code = _library.pthread_cond_timedwait_relative_np(where, self._mutex, timespec(SLICE_S))
         else:
-            until = ctypes.byref(Timespec().set(time.monotonic() + SLICE_S))
-            code = _library.pthread_cond_timedwait(where, self._mutex, until)
+            code = _library.pthread_cond_timedwait(where, self._mutex, timespec(time.monotonic() + SLICE_S))
         if not self._has_taken(code) and code != errno.ETIMEDOUT:  # it has not slept, and the mutex was never back
             self.release()
             time.sleep(_POLL_S)

@@ -33,14 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from tinyshard.runtime.shm.monitor import SLICE_S, Monitor, Timespec, give_core_away
+from tinyshard.runtime.shm.monitor import BRIEFLY_S, SLICE_S, Monitor, give_core_away, timespec
 
 # how long a waiting process polls, and yields its core between two polls: the event is often about to happen
 LOOK_S = 1e-3
 # if other processes keep the core for longer than that, this one stops polling for so long: a sleeper runs first
 CROWDED_S = 1.0
-# how long the controller waits for a device's mutex: a device that holds it runs a few statements, or is stopped
-_ACQUIRES_WITHIN_S = 1e-3
 HAS_FUTEX = sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 1 << 32
 _FUTEX, _WAIT_BITSET, _WAKE_BITSET = 202, 9, 10
 _MOST = (1 << 31) - 1
@@ -67,7 +65,7 @@ class Waking:
         """Order accesses before it and after it; False if the device is stopped with its mutex: call it again."""
         monitor = self._monitors[device]
         try:
-            return monitor.acquire(float("inf") if device == self._own else _ACQUIRES_WITHIN_S)
+            return monitor.acquire(float("inf") if device == self._own else BRIEFLY_S)
         finally:
             monitor.release()
 
@@ -148,7 +146,6 @@ class FutexWaking(Waking):
         # no other process has the same, and this one has a mark again only after thousands
         step = 1 << (len(monitors) + 1).bit_length()
         self._marks: Iterator[int] = itertools.count(own + 1 + step, step)  # none is the word's first value
-        self._until = Timespec()
         self._lock = threading.Lock()
 
     def fence(self, device: int) -> bool:
@@ -186,15 +183,14 @@ class FutexWaking(Waking):
         return list(devices)
 
     def _sleep(self, is_true: Callable[[], bool], check: Callable[[], object] | None) -> None:
-        word, until = self._word, self._until
         while True:
-            mark = word[0]
+            mark = self._word[0]
             if is_true():
                 return
             if check is not None:
                 check()
-            until.set(time.monotonic() + SLICE_S)
-            _syscall(_FUTEX, self._address, _WAIT_BITSET, mark, ctypes.byref(until), None, self._mask)
+            until = timespec(time.monotonic() + SLICE_S)
+            _syscall(_FUTEX, self._address, _WAIT_BITSET, mark, until, None, self._mask)
 
 
 @functools.lru_cache(maxsize=256)
