@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import functools
 import pickle
 import pkgutil
 import select
@@ -29,28 +28,22 @@ copyreg.pickle(torch.memory_format, lambda layout: (pkgutil.resolve_name, (str(l
 _LENGTHS = struct.Struct("<IQ")
 _CHUNK_NBYTES = 1 << 16
 
+# in place of the length of a payload: the frame is a call
+CALL = (1 << 64) - 1
+
 Message = tuple[tuple[Any, ...], bytearray | None]
 # a collective that a device waits in: the call, the place in it, its name, the ids of its devices
 Current = tuple[int, int, str, tuple[int, ...]]
 
 
-# in place of the length of a payload: the frame is a call
-CALL = (1 << 64) - 1
-
-
 def call_frame(number: int, program: int, inputs: Sequence[int], outputs: Sequence[int], free: Sequence[int]) -> bytes:
     """The frame of a call, which is parsed as the head ("run", number, program, inputs, outputs, free)."""
     numbers = (number, program, len(inputs), len(outputs), *inputs, *outputs, *free)
-    return _numbers(len(numbers)).pack(8 * len(numbers), CALL, *numbers)
-
-
-@functools.lru_cache(maxsize=256)
-def _numbers(count: int) -> struct.Struct:
-    return struct.Struct(f"<IQ{count}q")
+    return struct.pack(f"<IQ{len(numbers)}q", 8 * len(numbers), CALL, *numbers)
 
 
 def _call_of(record: bytes | bytearray | memoryview, head_nbytes: int, at: int = 0) -> tuple[Any, ...]:
-    _, _, number, program, inputs, outputs, *values = _numbers(head_nbytes >> 3).unpack_from(record, at)
+    _, _, number, program, inputs, outputs, *values = struct.unpack_from(f"<IQ{head_nbytes >> 3}q", record, at)
     made = inputs + outputs
     return "run", number, program, values[:inputs], values[inputs:made], values[made:]
 
@@ -98,12 +91,11 @@ class Reader:
             The messages that are complete now; None at the end of the stream.
         """
         try:
-            if self._missing_nbytes and self._payload is not None:
-                with memoryview(self._payload) as view:
-                    count = self._sock.recv_into(view[-self._missing_nbytes :])
-                self._missing_nbytes -= count
-            elif self._missing_nbytes:
-                count = len(self._sock.recv(min(_CHUNK_NBYTES, self._missing_nbytes)))
+            if self._missing_nbytes:
+                if self._payload is not None:
+                    count = self._sock.recv_into(memoryview(self._payload)[-self._missing_nbytes :])
+                else:
+                    count = len(self._sock.recv(min(_CHUNK_NBYTES, self._missing_nbytes)))
                 self._missing_nbytes -= count
             else:
                 received = self._sock.recv(_CHUNK_NBYTES)
