@@ -277,7 +277,7 @@ def test_a_member_that_is_stopped_with_a_tables_monitor_keeps_nobody(members):
     owner, other = members[0], members[1]
     block = owner.allocate(100_000, [1])
     idle = owner.allocate(50_000, [])
-    with held(members[2].control.holders_monitor(0)):
+    with held(members[2].control.holders_monitors[0]):
         other.release(block)
         assert owner.allocate(50_000, [0]).offset not in (block.offset, idle.offset)
     assert owner.allocate(50_000, [0]).offset == idle.offset
@@ -406,7 +406,7 @@ def test_a_block_that_is_handed_over_again_before_it_could_be_let_go_of_stays_he
     block = members[0].copied(x, [0])
     here = members[0].hold(block, x.shape, x.dtype)
     there = members[1].adopt(block, x.shape, x.dtype)
-    with held(members[0].control.holders_monitor(0)):  # another member has it, and the system runs that one no more
+    with held(members[0].control.holders_monitors[0]):  # another member has it, and the system runs that one no more
         del there
         members[1].let_go()
     there = members[1].adopt(block, x.shape, x.dtype)

@@ -9,10 +9,9 @@ One file without a name (`shm.segment`), mapped once:
 
 A tensor of a block holds it, and so do its views. When the last is gone, the member releases the block.
 
-Nothing here depends on the order in which a processor performs loads and stores. All communication between processes
-uses a mutex, which orders the operations before and after it: lending a block, by the log of calls or the
-barrier of an exchange; releasing it, or handing it on, by the monitor of its region's table; the progress of a call, by
-the device's own monitor. A read without the mutex is a hint, which is confirmed with it.
+Whatever the order in which a processor performs loads and stores, a member sees the values of a block that it gets: it
+learns of the block by the log of calls (`shm.waking`), by the barrier of an exchange, or by the monitor of a table of
+holders, each of which orders the operations before and after it.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ class Arena:
         fd: the result of `segment.create`.
         count: number of devices.
         member: a device's id; `count` for the controller.
-        is_controller: whether Ctrl-C may interrupt this process. It calls `trim` when it is idle, so it may keep more
-            until then.
+        is_controller: whether Ctrl-C may interrupt this process.
 
     Attributes:
         release: releases a block that this member holds without a tensor.

@@ -33,7 +33,7 @@ class Barrier:
 
     def __init__(self, control: ControlBlock, device: int) -> None:
         rows = control.exchanges
-        self._monitor = control.exchange_monitor()
+        self._monitor = control.exchange_monitor
         self._waking = control.waking(device)
         self._arrived, self._released, self._left = (rows[name].data for name in ("arrived", "released", "left"))
         self._messages, self._maker = rows["message"], rows["maker"].data

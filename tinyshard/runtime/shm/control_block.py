@@ -103,6 +103,8 @@ class ControlBlock:
 
     Attributes:
         exchanges: EXCHANGE, by device.
+        exchange_monitor: guards them.
+        holders_monitors: by member, that of the table of the holders of its blocks.
         eager_offset: where the bytes of small operands start.
         eager_nbytes: the size of a slot for them.
         calls: CALLS, by device.
@@ -115,6 +117,8 @@ class ControlBlock:
         self.exchanges, self.calls, self.log = self._rows["exchanges"], self._rows["calls"], self._rows["log"]
         self.eager_offset: int = whole.fields["eager"][1]  # type: ignore[index]
         self.eager_nbytes = eager_nbytes(count)
+        self.exchange_monitor = Monitor(self._rows["exchange_monitor"])
+        self.holders_monitors = [Monitor(row) for row in self._rows["holders_monitors"]]
         self._waking: dict[int, Waking] = {}
 
     def waking(self, own: int) -> Waking:
@@ -124,11 +128,3 @@ class ControlBlock:
             monitors = [Monitor(row) for row in self._rows["call_monitors"]]
             self._waking[own] = kind(self._rows["waking"][:1], monitors, own)
         return self._waking[own]
-
-    def holders_monitor(self, member: int) -> Monitor:
-        """The monitor of the table of the holders of the member's blocks."""
-        return Monitor(self._rows["holders_monitors"][member])
-
-    def exchange_monitor(self) -> Monitor:
-        """The monitor of `exchanges`."""
-        return Monitor(self._rows["exchange_monitor"])

@@ -69,7 +69,7 @@ class Holders:
         self._tables = [memory[start : start + table_nbytes(count)].data for start in starts]
         start = starts[member]
         self._own = memory[start : start + table_nbytes(count)].view(np.uint64).reshape(SLOTS, -1)
-        self._monitors = [control.holders_monitor(owner) for owner in range(count + 1)]
+        self._monitors = control.holders_monitors
         self._to_drop: deque[Block] = deque()
 
     def add(self, slot: int, members: Iterable[int]) -> None:

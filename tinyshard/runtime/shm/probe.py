@@ -82,7 +82,7 @@ def meet(fd: int, member: int) -> None:
     """
     memory = Mapping(fd, os.fstat(fd).st_size).bytes[: control_block.nbytes(2)]
     control = ControlBlock(memory, 2)
-    monitor, waking, words = control.exchange_monitor(), control.waking(member), control.exchanges["message"][0].data
+    monitor, waking, words = control.exchange_monitor, control.waking(member), control.exchanges["message"][0].data
     sys.stdout.write("x")
     sys.stdout.flush()
     with monitor:

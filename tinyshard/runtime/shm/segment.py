@@ -9,6 +9,7 @@ child gets a copy as of all other memory.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -48,10 +49,8 @@ def create(count: int) -> int:
         OSError: the system refuses.
     """
     for region_nbytes in REGIONS_NBYTES[:-1]:
-        try:
+        with contextlib.suppress(OSError):
             return _create(count, region_nbytes)
-        except OSError:
-            continue
     return _create(count, REGIONS_NBYTES[-1])
 
 
