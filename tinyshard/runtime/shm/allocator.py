@@ -164,14 +164,14 @@ class Arena:
 
     def trim(self) -> None:
         """After an idle time: return the pages of all free blocks except a few."""
-        has_lock = self._allocating.acquire(blocking=False)  # otherwise another thread is allocating
+        if not self._allocating.acquire(blocking=False):  # another thread is allocating
+            return
         try:
-            if has_lock and not self._has_left:
+            if not self._has_left:
                 self.collect()
                 self._region.trim()
         finally:
-            if has_lock:
-                self._allocating.release()
+            self._allocating.release()
 
     def _release_own(self, slot: int) -> None:
         """Release an own block; before a member writes there, this process maps it shared again."""

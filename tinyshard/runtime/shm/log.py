@@ -143,12 +143,6 @@ class LogReader:
         if self._announced[self._device] <= self._at:
             self._end_s = time.monotonic() + within_s
             self._waking.wait(self._is_there)
-        return self._take()
-
-    def _is_there(self) -> bool:
-        return self._announced[self._device] > self._at or time.monotonic() > self._end_s
-
-    def _take(self) -> list[bytes]:
         ring, taken = self._ring, []
         position, end = self._at, self._waking.read_own(self._announced)
         while position < end:
@@ -166,6 +160,9 @@ class LogReader:
             self._at = position
             self._waking.write_own(self._all_taken, position)
         return taken
+
+    def _is_there(self) -> bool:
+        return self._announced[self._device] > self._at or time.monotonic() > self._end_s
 
 
 def _padded(nbytes: int) -> int:

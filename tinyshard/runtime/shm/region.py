@@ -36,13 +36,7 @@ class Region:
     """
 
     def __init__(
-        self,
-        mapping: Mapping,
-        holders: Holders,
-        member: int,
-        start: int,
-        end: int,
-        share_nbytes: int,
+        self, mapping: Mapping, holders: Holders, member: int, start: int, end: int, share_nbytes: int
     ) -> None:
         self._mapping = mapping
         self._holders = holders

@@ -150,8 +150,7 @@ class FutexWaking(Waking):
 
     def __init__(self, word: np.ndarray, monitors: Sequence[Monitor], own: int) -> None:
         super().__init__(word, monitors, own)
-        self._word, self._address = word.data, word.ctypes.data
-        self._array = word  # keeps the address valid
+        self._word, self._address = word.data, word.ctypes.data  # valid as long as the first is there
         self._mask = _mask((own,))
         # no other process has the same, and this one has a mark again only after thousands
         step = 1 << (len(monitors) + 1).bit_length()
