@@ -1,9 +1,9 @@
 """Collectives of small operands through shared memory: one barrier, and no blocks.
 
 Each member copies its operand into one of its own slots, chosen by the exchange's number, waits at the barrier, and
-computes its result from the slots. In an all_reduce the last member to arrive computes the result before the barrier
-opens, and all copy it. A slot is written again only after all its readers have left the exchange. Several operands
-stand in a slot one after the other.
+computes its result from the slots. In an all_reduce the last member to arrive computes the result, in the slot of the
+first member, before the barrier opens, and all copy it. A slot is written again only after all its readers have left
+the exchange: its owner waits for that before it arrives. Several operands stand in a slot one after the other.
 """
 
 from __future__ import annotations
@@ -41,21 +41,18 @@ class Eager:
 
     def ready(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
         """A collective of several operands as a function; `fits` must be true for the same arguments."""
-        barrier, device = self._barrier, self._device
-        own = [self._places(device, slot, metas) for slot in range(EAGER_SLOTS)]
+        barrier = self._barrier
+        own = [self._places(self._device, slot, metas) for slot in range(EAGER_SLOTS)]
         # by slot, for each operand those of all members
         shards = [
             list(zip(*(self._places(member, slot, metas) for member in group.members), strict=True))
             for slot in range(EAGER_SLOTS)
         ]
-        results = {
-            (member, slot): self._places(member, slot, metas, is_result=True)
-            for member in (group.members if name == "all_reduce" else ())
-            for slot in range(EAGER_SLOTS)
-        }
+        # of an all_reduce
+        results = [self._places(group.members[0], slot, metas, is_result=True) for slot in range(EAGER_SLOTS)]
 
         def reduce(slot: int) -> None:
-            for total, operands in zip(results[device, slot], shards[slot], strict=True):
+            for total, operands in zip(results[slot], shards[slot], strict=True):
                 reduce_into(total, operands, params["op"])
 
         def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
@@ -69,8 +66,8 @@ class Eager:
                     barrier.wait(group, number)
                     return [result_from(name, operands, group.place, params, _private) for operands in shards[slot]]
                 # if the last member fails, the call fails on all devices: the copies of other members are not used
-                maker = barrier.wait(group, number, action=lambda: reduce(slot))
-                return [total.clone() for total in results[maker, slot]]
+                barrier.wait(group, number, action=lambda: reduce(slot))
+                return [total.clone() for total in results[slot]]
             finally:
                 barrier.leave(number)
 

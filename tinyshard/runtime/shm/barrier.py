@@ -36,8 +36,7 @@ class Barrier:
         self._monitor = control.exchange_monitor
         self._waking = control.waking(device)
         self._arrived, self._released, self._left = (rows[name].data for name in ("arrived", "released", "left"))
-        self._messages, self._maker = rows["message"], rows["maker"].data
-        self._awaits_left = rows["awaits_left"].data
+        self._messages, self._awaits_left = rows["message"], rows["awaits_left"].data
         self._device = device
         self._leaving = 0
         self._is_aborted = False
@@ -48,15 +47,12 @@ class Barrier:
         number: int,
         message: Sequence[int] = (),
         action: Callable[[], object] | None = None,
-    ) -> int:
+    ) -> None:
         """Wait until all members of the group have arrived at an exchange.
 
         Args:
             message: four numbers for the other members, if any: where the operand is, and a block.
             action: called by the last device to arrive before the barrier opens; its error is raised there.
-
-        Returns:
-            The device that arrived last.
 
         Raises:
             PeerLostError: a device is gone.
@@ -77,7 +73,7 @@ class Barrier:
         if not is_last:
             released = self._released
             self._wait(lambda: released[device] >= number)
-            return self._maker[device]
+            return
         try:
             if action is not None:
                 action()
@@ -86,7 +82,6 @@ class Barrier:
                 with monitor:
                     self._release(group, number)
             self._waking.wake(group.others)
-        return device
 
     def _devices_that_await_left(self) -> list[int]:
         """With the mutex held: the devices that wait until other devices have left."""
@@ -95,9 +90,8 @@ class Barrier:
         return [device for device, awaits in enumerate(self._awaits_left) if awaits]
 
     def _release(self, group: Group, number: int) -> None:
-        released, maker = self._released, self._maker
         for member in group.members:
-            released[member], maker[member] = number, self._device
+            self._released[member] = number
 
     def messages(self, group: Group) -> list[list[int]]:
         """The messages of the members in the last exchange that this device has passed, which none of them has left."""

@@ -39,7 +39,6 @@ EXCHANGE = np.dtype(
         ("arrived", np.int64),
         ("released", np.int64),
         ("left", np.int64),
-        ("maker", np.int64),  # the device that arrived last at the exchange that this one passed last
         ("awaits_left", np.int64),  # 1 while it waits until other devices have left an exchange
         # where its operand is, or that it has none or no room for it; and a block: owner, slot, offset
         ("message", np.int64, 4),
