@@ -131,7 +131,7 @@ def shared_pool(pool):
 
 def fill(pool, monkeypatch):
     """Leave no room for a block of the controller's own, nor free blocks that could be joined."""
-    for name in ("_gaps", "_waiting"):
+    for name in ("_gaps", "_waiting", "_bare"):
         monkeypatch.setattr(pool._arena._region, name, {})
 
 

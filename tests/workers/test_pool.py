@@ -243,7 +243,12 @@ def test_memory_of_freed_values_is_given_back_when_nothing_happens(pool):
     region._most_kept_idle_nbytes = 1 << 20
     del x
     ts.array(1.0).block_until_ready()
-    wait_until(lambda: region._kept_nbytes <= 1 << 20 and len(region._without_pages) > 0, "it is given back")
+
+    def is_given_back():
+        with pool._arena._allocating:
+            return region._kept_nbytes() <= 1 << 20 and len(region._bare) > 0
+
+    wait_until(is_given_back, "it is given back")
 
 
 def test_two_threads_that_wait_hear_of_their_results(pool, rows):

@@ -8,6 +8,7 @@ new block, as after hours with values of many sizes, the addresses of all free b
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import mul
 
 import numpy as np
 
@@ -46,10 +47,10 @@ class Region:
         self._offsets: list[int] = []  # by slot
         self._sizes: list[int] = []
         self._given = np.zeros(SLOTS, bool)
-        self._waiting: dict[int, dict[int, None]] = {}  # free blocks by size; the last one is reused next
+        # free blocks by size, those with pages and those without; the last one is reused next
+        self._waiting: dict[int, dict[int, None]] = {}
+        self._bare: dict[int, dict[int, None]] = {}
         self._unasked_nbytes = 0
-        self._kept_nbytes = 0  # of free blocks that have pages
-        self._without_pages: set[int] = set()
         self._unused: list[int] = []  # slots without a block
 
     @property
@@ -63,7 +64,7 @@ class Region:
 
     def has_waiting(self, size: int) -> bool:
         """Whether there is a free block of this size."""
-        return bool(self._waiting.get(size))
+        return bool(self._waiting.get(size) or self._bare.get(size))
 
     def give(self, size: int, holders: Iterable[int]) -> Block:
         """A block: a free one, or else a new one. If Ctrl-C interrupts this, the block stays free.
@@ -75,32 +76,29 @@ class Region:
         Raises:
             MemoryError: the region, or the machine, is full.
         """
-        waiting = self._waiting.setdefault(size, {})
-        slot = next(reversed(waiting), None)
+        slot = next(reversed(self._waiting.get(size, {})), None)
         if slot is None:
             self._check_room(size)
+            slot = next(reversed(self._bare.get(size, {})), None)
+        if slot is None:
             slot = self._new(size)
-        elif slot in self._without_pages:
-            self._check_room(size)
-            self._without_pages.discard(slot)
-        else:
-            self._kept_nbytes -= size
         self._holders.add(slot, holders)
         self._given[slot] = True
-        waiting.pop(slot, None)  # only now
+        for free in (self._waiting, self._bare):
+            free.get(size, {}).pop(slot, None)  # only now
         return Block(self._member, slot, self._offsets[slot])
 
     def _check_room(self, size: int) -> None:
         """Raise if the machine has no room for new pages in addition to those that are taken without a check."""
-        if self._unasked_nbytes + size >= ASKED_NBYTES:
-            if size + ASKED_NBYTES > self._available_nbytes():
-                self._give_back(0)
-                if size + ASKED_NBYTES > (available := self._available_nbytes()):
-                    spare = f"and {ASKED_NBYTES} to spare"
-                    raise MemoryError(f"no memory for {size} more bytes {spare}: this machine has {available} left")
-            self._unasked_nbytes = 0
-        else:
+        if self._unasked_nbytes + size < ASKED_NBYTES:
             self._unasked_nbytes += size
+            return
+        if size + ASKED_NBYTES > self._available_nbytes():
+            self._give_back(0)
+            if size + ASKED_NBYTES > (available := self._available_nbytes()):
+                spare = f"and {ASKED_NBYTES} to spare"
+                raise MemoryError(f"no memory for {size} more bytes {spare}: this machine has {available} left")
+        self._unasked_nbytes = 0
 
     def _available_nbytes(self) -> float:
         """The free memory of the machine and of the folder in which the file is."""
@@ -132,14 +130,14 @@ class Region:
     def _dissolve(self) -> None:
         """Turn all free blocks into gaps, without pages, and join adjacent ones."""
         self._give_back(0)
-        free = [slot for slots in self._waiting.values() for slot in slots]
+        free = list({slot for slots in (*self._waiting.values(), *self._bare.values()) for slot in slots})
         places = [(self._offsets[slot], self._offsets[slot] + self._sizes[slot]) for slot in free]
         gaps: dict[int, int] = {}
         for start, end in sorted([*places, *((start, end) for end, start in self._gaps.items())]):
             gaps[end] = gaps.pop(start, start)
+        self._given[free] = False  # Ctrl-C may have interrupted `give`
         # one assignment: Ctrl-C strikes before it or after it, and no address is given out twice
-        self._waiting, self._unused, self._gaps = {}, [*self._unused, *free], gaps
-        self._without_pages, self._kept_nbytes = set(), 0
+        self._waiting, self._bare, self._unused, self._gaps = {}, {}, [*self._unused, *free], gaps
 
     def collect(self) -> None:
         """Find all blocks that no member holds any more; return pages if there are too many of them."""
@@ -147,20 +145,25 @@ class Region:
         for slot in np.flatnonzero(idle).tolist():
             self._waiting.setdefault(self._sizes[slot], {})[slot] = None
             self._given[slot] = False
-            self._kept_nbytes += 0 if slot in self._without_pages else self._sizes[slot]
         self._give_back(self._most_kept_nbytes)
 
     def trim(self) -> None:
         """Return the pages of all free blocks except a few."""
         self._give_back(self._most_kept_idle_nbytes)
 
+    def _kept_nbytes(self) -> int:
+        """The pages of free blocks."""
+        return sum(map(mul, self._waiting, map(len, self._waiting.values())))
+
     def _give_back(self, most_kept_nbytes: int) -> None:
+        """Return pages of free blocks, the largest first, until these have no more than this."""
+        too_many_nbytes = self._kept_nbytes() - most_kept_nbytes
+        if too_many_nbytes <= 0:
+            return
         for size in sorted(self._waiting, reverse=True):
-            for slot in self._waiting[size]:
-                if self._kept_nbytes <= most_kept_nbytes:
+            for slot in list(self._waiting[size]):
+                if too_many_nbytes <= 0 or not self._mapping.give_back(self._offsets[slot], size):
                     return
-                if slot not in self._without_pages:
-                    if not self._mapping.give_back(self._offsets[slot], size):
-                        return
-                    self._without_pages.add(slot)
-                    self._kept_nbytes -= size
+                self._bare.setdefault(size, {})[slot] = None
+                del self._waiting[size][slot]
+                too_many_nbytes -= size
