@@ -131,6 +131,10 @@ class Communicator:
         return perform if request.several else perform_one
 
     def _ready_transfer(self, request: Request) -> Perform:
+        """A transfer of blocks between any devices. The operand and the result are None on a device that has none.
+
+        Its parameter `moves`: (source position, target position, slices of the source, slices of the target).
+        """
         raise NotImplementedError
 
     def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:

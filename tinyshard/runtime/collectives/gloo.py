@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tinyshard.core.collectives import reduced
 from tinyshard.core.types import ShapedType, as_bytes
-from tinyshard.runtime.collectives.base import Communicator, Group, PeerLostError, Perform, Request
+from tinyshard.runtime.collectives.base import Communicator, Group, Moment, PeerLostError, Perform, Request
 
 # one device may compute for hours while other devices wait for it; the watchdog finds the waits that will not end
 TIMEOUT = timedelta(days=7)
@@ -98,43 +98,36 @@ class GlooCommunicator(Communicator):
         """Abort all collectives, from another thread."""
         self._is_aborted = True
 
-    def _ready_transfer(self, request: Request) -> Perform:
-        return lambda x, moment: self.transfer(x, request.devices, request.result, **request.params)
-
     def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
         perform: Callable[..., list[Tensor]] = getattr(self, name)
         return lambda xs, moment: perform(group, xs, **params)
 
-    def transfer(
-        self, x: Tensor | None, devices: tuple[int, ...], result: ShapedType | None, moves: Any
-    ) -> Tensor | None:
-        """Move blocks between any devices of the program, as a `device_put` to other devices does.
-
-        Args:
-            x: this device's shard; None if it has none.
-            result: shape and dtype of the result, on a device that gets one.
-            moves: (source position, target position, slices of the source, slices of the target).
-        """
+    def _ready_transfer(self, request: Request) -> Perform:
+        devices, moves = request.devices, request.params["moves"]
         here = devices.index(self._device)
-        out: Any = None
-        if result is not None and any(target == here for _, target, _, _ in moves):
-            out = torch.empty(result.shape, dtype=result.dtype, device=self._place)
-        sends: list[Message] = []
-        receives: list[Message] = []
-        parts = []
-        for tag, (source, target, cut, place) in enumerate(moves):
-            block = x[cut] if x is not None and source == here else None
-            if source == target == here:
-                out[place] = block
-            elif block is not None:
-                sends.append((as_bytes(block), devices[target], tag))
-            elif target == here:
-                parts.append((place, torch.empty_like(out[place], memory_format=torch.contiguous_format)))
-                receives.append((as_bytes(parts[-1][1]), devices[source], tag))
-        self.send_and_receive(sends, receives)
-        for place, part in parts:
-            out[place] = part
-        return out
+        gets = any(target == here for _, target, _, _ in moves)
+        result: Any = request.result
+
+        def perform(x: Tensor | None, moment: Moment) -> Tensor | None:
+            out: Any = torch.empty(result.shape, dtype=result.dtype, device=self._place) if gets else None
+            sends: list[Message] = []
+            receives: list[Message] = []
+            parts = []
+            for tag, (source, target, cut, place) in enumerate(moves):
+                block = x[cut] if x is not None and source == here else None
+                if source == target == here:
+                    out[place] = block
+                elif block is not None:
+                    sends.append((as_bytes(block), devices[target], tag))
+                elif target == here:
+                    parts.append((place, torch.empty_like(out[place], memory_format=torch.contiguous_format)))
+                    receives.append((as_bytes(parts[-1][1]), devices[source], tag))
+            self.send_and_receive(sends, receives)
+            for place, part in parts:
+                out[place] = part
+            return out
+
+        return perform
 
     def send_and_receive(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Send blocks to devices and receive others, all at the same time."""
@@ -150,16 +143,14 @@ class GlooCommunicator(Communicator):
     # ---- collectives: all operands have one dtype, and are sent as one message ------------------------------------
 
     def all_reduce(self, group: Group, xs: Sequence[Tensor], *, op: str) -> list[Tensor]:
-        """Members gather small operands and reduce them; of a large one each reduces a block, and all gather these."""
-        small = [x.nbytes <= _GATHERED_NBYTES for x in xs]
-        few, many = ([x for x, is_small in zip(xs, small, strict=True) if is_small is which] for which in (True, False))
-        gathered = iter(self._all_at_once(group, few) if few else ())
-        rows = [_in_rows(x, group.count) for x in many]
-        blocks = [reduced(block, op) for block in self._blocks_of(group, rows)] if many else []
-        wholes = iter(self._all_at_once(group, blocks) if many else ())
+        """Each member reduces its block of large operands; all gather these blocks, and small operands whole."""
+        are_large = [x.nbytes > _GATHERED_NBYTES for x in xs]
+        rows = [_in_rows(x, group.count) for x, is_large in zip(xs, are_large, strict=True) if is_large]
+        blocks = iter(self._blocks_of(group, rows) if rows else ())
+        parts = [reduced(next(blocks), op) if is_large else x for x, is_large in zip(xs, are_large, strict=True)]
         return [
-            reduced(next(gathered), op) if is_small else next(wholes).flatten()[: x.numel()].view(x.shape)
-            for x, is_small in zip(xs, small, strict=True)
+            got.flatten()[: x.numel()].view(x.shape) if is_large else reduced(got, op)
+            for x, got, is_large in zip(xs, self._all_at_once(group, parts), are_large, strict=True)
         ]
 
     def all_gather(self, group: Group, xs: Sequence[Tensor], *, dim: int) -> list[Tensor]:
@@ -189,29 +180,21 @@ class GlooCommunicator(Communicator):
 
     def _all_at_once(self, group: Group, xs: Sequence[Tensor]) -> list[Tensor]:
         """Of each operand those of all members, stacked in the order of the members."""
-        got = self._gathered(group, _joined([x.flatten() for x in xs]))
-        return _cut(got, [x.shape for x in xs])
-
-    def _blocks_of(self, group: Group, stacks: Sequence[Tensor]) -> list[Tensor]:
-        """Send block i of each stack to member i. Returns, for each, the received blocks in the members' order."""
-        got = self._exchanged(group, _joined([stack.flatten(1) for stack in stacks]))
-        return _cut(got, [stack.shape[1:] for stack in stacks])
-
-    def _gathered(self, group: Group, x: Tensor) -> Tensor:
-        """The operands of all members, stacked in the order of the members."""
+        x = _joined([x.flatten() for x in xs])
         got = x.new_empty((group.count, *x.shape))
         if x.numel():
             joined = self.group(group.members)
             self._call(lambda: joined._allgather_base(as_bytes(got), as_bytes(x)).wait())
-        return got
+        return _cut(got, [x.shape for x in xs])
 
-    def _exchanged(self, group: Group, blocks: Tensor) -> Tensor:
-        """Send block i of a stack to member i. Returns the blocks received, stacked in the order of the members."""
+    def _blocks_of(self, group: Group, stacks: Sequence[Tensor]) -> list[Tensor]:
+        """Send block i of each stack to member i. Returns, for each, the received blocks in the members' order."""
+        blocks = _joined([stack.flatten(1) for stack in stacks])
         got = blocks.new_empty(blocks.shape)
         if blocks.numel():
             joined = self.group(group.members)
             self._call(lambda: joined.alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait())
-        return got
+        return _cut(got, [stack.shape[1:] for stack in stacks])
 
 
 def _joined(xs: Sequence[Tensor]) -> Tensor:

@@ -52,8 +52,22 @@ class SharedMemoryCommunicator(Communicator):
         return self._barrier.settle()
 
     def _ready_transfer(self, request: Request) -> Perform:
-        group = group_of(request.devices, self._device)
-        return lambda x, moment: self.transfer(group, x, moment, request.meta, request.result, **request.params)
+        group, moves = group_of(request.devices, self._device), request.params["moves"]
+        gives, gets = (any(move[end] == group.place for move in moves) for end in (0, 1))
+        meta: Any = request.meta
+        result: Any = request.result
+
+        def perform(x: Tensor | None, moment: Moment) -> Tensor | None:
+            with self._rendezvous(group, moment, operand=(x,) if gives and x is not None else None) as (operands, _):
+                if not gets:
+                    return None
+                out = self._empty(result.shape, result.dtype)
+                for source, target, cut, place in moves:
+                    if target == group.place:
+                        out[place] = self._arena.view(operands[source], meta.shape, meta.dtype)[cut]
+                return out
+
+        return perform
 
     def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
         if fits(name, group, metas, self._arena.control.eager_nbytes):
@@ -69,29 +83,6 @@ class SharedMemoryCommunicator(Communicator):
             return work.shared(blocks[0]) if work.shared_nbytes else results
 
         return perform
-
-    def transfer(
-        self, group: Group, x: Tensor | None, moment: Moment, meta: ShapedType | None, result: Any, moves: Any
-    ) -> Tensor | None:
-        """Move blocks between any devices of the group.
-
-        Args:
-            x: this device's shard; None if it has none.
-            meta, result: shape and dtype of the shard and of the result.
-            moves: (source position, target position, slices of the source, slices of the target).
-        """
-        here = group.place
-        gives = any(m[0] == here for m in moves)
-        gets = any(m[1] == here for m in moves)
-        with self._rendezvous(group, moment, operand=(x,) if gives and x is not None else None) as (operands, _):
-            if not gets:
-                return None
-            assert meta is not None, "a transfer's operand has a known shape"
-            out = self._empty(result.shape, result.dtype)
-            for source, target, cut, place in moves:
-                if target == here:
-                    out[place] = self._arena.view(operands[source], meta.shape, meta.dtype)[cut]
-            return out
 
     # ---- large operands -------------------------------------------------------------------------------------------
 
