@@ -42,7 +42,6 @@ class Eager:
     def ready(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
         """A collective of several operands as a function; `fits` must be true for the same arguments."""
         barrier = self._barrier
-        own = [self._places(self._device, slot, metas) for slot in range(EAGER_SLOTS)]
         # by slot, for each operand those of all members
         shards = [
             list(zip(*(self._places(member, slot, metas) for member in group.members), strict=True))
@@ -58,8 +57,8 @@ class Eager:
         def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
             slot, number = sum(moment) % EAGER_SLOTS, exchange_number(*moment)
             self._wait_for_readers(slot)
-            for place, x in zip(own[slot], xs, strict=True):
-                place.copy_(x)
+            for operands, x in zip(shards[slot], xs, strict=True):
+                operands[group.place].copy_(x)
             self._readers[slot], self._passed[group.others] = (group.others, number), number
             try:
                 if name != "all_reduce":

@@ -1,13 +1,8 @@
-"""An exchange of one or several operands through shared memory: in one round what their collectives do one by one.
+"""An exchange of one or several large operands: what a member does between the two barriers of `collectives.shm`.
 
 Each result has the bits that its collective gives alone, so each operand is reduced as it is alone: a small one whole,
-by one member; of a large one each member reduces a part. Nothing is copied that is in the arena already:
-
-    small, together     all operands in the members' slots: see `collectives.eager`
-    large, together     1. each member publishes where its operand is; of several, a list of these
-                        2. barrier; each member does its share of the work. Results that are the same for all are parts
-                           of one block that all hold
-                        3. barrier
+by one member; of a large one each member reduces a part. Nothing is copied that is in the arena already: each member
+publishes where its operand is, of several a list of these. Results that are the same for all are parts of one block.
 """
 
 from __future__ import annotations
@@ -31,15 +26,12 @@ from tinyshard.runtime.shm.control_block import ALIGNED_NBYTES, aligned
 def listed(arena: Arena, xs: Sequence[Tensor]) -> Block:
     """A new block with the offsets of these operands, and with the values of those that are not in the arena."""
     offsets = [arena.offset_of(x) for x in xs]
-    nbytes = aligned(8 * len(xs))
-    for k, (x, offset) in enumerate(zip(xs, offsets, strict=True)):
-        if offset < 0:
-            offsets[k], nbytes = ~nbytes, nbytes + aligned(x.nbytes)
+    elsewhere = [k for k, offset in enumerate(offsets) if offset < 0]
+    *starts, nbytes = itertools.accumulate((aligned(xs[k].nbytes) for k in elsewhere), initial=aligned(8 * len(xs)))
     block = arena.allocate(nbytes, [arena.member])
-    for k, (x, offset) in enumerate(zip(xs, offsets, strict=True)):
-        if offset < 0:
-            offsets[k] = block.offset + ~offset
-            arena.view(offsets[k], x.shape, x.dtype).copy_(x)
+    for k, start in zip(elsewhere, starts, strict=True):
+        offsets[k] = block.offset + start
+        arena.view(offsets[k], xs[k].shape, xs[k].dtype).copy_(xs[k])
     arena.view(block.offset, (len(xs),), torch.int64).copy_(torch.tensor(offsets))
     return block
 
@@ -57,7 +49,6 @@ class Several:
 
     Attributes:
         shared_nbytes: size of the block for results that are the same on all members; 0 where they differ.
-        takes_operands: whether a member reads the operands of other members.
     """
 
     def __init__(
@@ -75,11 +66,9 @@ class Several:
         self._metas = metas
         self._params = params
         self._empty = empty
-        self.takes_operands = name != "all_gather"
         self._results = [COLLECTIVES[name].meta(meta, group.count, params) for meta in metas]
-        starts = list(itertools.accumulate((aligned(meta.nbytes) for meta in self._results), initial=0))
-        self.shared_nbytes = starts.pop() if name in ("all_reduce", "all_gather") else 0
-        self._starts = starts
+        *self._starts, nbytes = itertools.accumulate((aligned(meta.nbytes) for meta in self._results), initial=0)
+        self.shared_nbytes = nbytes if name in ("all_reduce", "all_gather") else 0
         self._pieces = pieces([meta.nbytes for meta in metas], group.place, group.count) if name == "all_reduce" else ()
 
     def run(self, xs: Sequence[Tensor], lists: Sequence[int], block: Block) -> list[Tensor]:
@@ -101,7 +90,8 @@ class Several:
             return []
         where = [view(at, (len(xs),), torch.int64).tolist() if len(xs) > 1 else [at] for at in lists]
         if self._name != "all_reduce":
-            return [self._own(k, [offsets[k] for offsets in where]) for k in range(len(xs))]
+            shards = [[view(offsets[k], m.shape, m.dtype) for offsets in where] for k, m in enumerate(self._metas)]
+            return [result_from(self._name, operands, group.place, params, self._empty) for operands in shards]
         for k, low, high in self._pieces:
             dtype = self._metas[k].dtype
             places = [*(offsets[k] + low for offsets in where), block.offset + self._starts[k] + low]
@@ -109,24 +99,18 @@ class Several:
             reduce_into(out, parts, params["op"])
         return []
 
-    def _own(self, k: int, offsets: Sequence[int]) -> Tensor:
-        """The result of one operand, of which each member has another."""
-        meta = self._metas[k]
-        shards = [self._arena.view(offset, meta.shape, meta.dtype) for offset in offsets]
-        return result_from(self._name, shards, self._group.place, self._params, self._empty)
-
     def shared(self, block: Block) -> list[Tensor]:
         """The results that are the same on all members: small ones as copies, others as parts of the block."""
-        found: list[Tensor | None] = []
+        arena, results = self._arena, []
         for meta, start in zip(self._results, self._starts, strict=True):
-            is_small = meta.nbytes < SMALLEST_NBYTES
-            found.append(self._arena.view(block.offset + start, meta.shape, meta.dtype).clone() if is_small else None)
-        if None not in found:
-            self._arena.release(block)
-        return [
-            self._arena.hold(block._replace(offset=block.offset + start), meta.shape, meta.dtype) if x is None else x
-            for x, meta, start in zip(found, self._results, self._starts, strict=True)
-        ]
+            part = block._replace(offset=block.offset + start)
+            if meta.nbytes < SMALLEST_NBYTES:
+                results.append(arena.view(part.offset, meta.shape, meta.dtype).clone())
+            else:
+                results.append(arena.hold(part, meta.shape, meta.dtype))
+        if all(meta.nbytes < SMALLEST_NBYTES for meta in self._results):
+            arena.release(block)
+        return results
 
 
 def pieces(sizes: Sequence[int], place: int, count: int) -> tuple[tuple[int, int, int], ...]:

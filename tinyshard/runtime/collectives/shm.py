@@ -77,7 +77,7 @@ class SharedMemoryCommunicator(Communicator):
         work = Several(self._arena, name, group, metas, params, self._empty)
 
         def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
-            operands = xs if work.takes_operands else None
+            operands = xs if name != "all_gather" else None  # of which each member writes its own into the result
             with self._rendezvous(group, moment, operand=operands, result_nbytes=work.shared_nbytes) as (lists, blocks):
                 results = work.run(xs, lists, blocks[0])
             return work.shared(blocks[0]) if work.shared_nbytes else results
@@ -146,14 +146,11 @@ class SharedMemoryCommunicator(Communicator):
         staged: Block | None = None
         where, block = _NO_OPERAND, _NOWHERE
         try:
-            if operand is not None and len(operand) > 1:
-                staged = listed(self._arena, operand)
-                where = staged.offset
-            elif operand is not None:
-                (x,) = operand
-                where = self._arena.offset_of(x)
+            if operand is not None:
+                is_one = len(operand) == 1
+                where = self._arena.offset_of(operand[0]) if is_one else -1
                 if where < 0:
-                    staged = self._arena.copied(x, [self._device])
+                    staged = self._arena.copied(operand[0], [self._device]) if is_one else listed(self._arena, operand)
                     where = staged.offset
             elif lent is not None:
                 held = self._arena.block_of(lent)
