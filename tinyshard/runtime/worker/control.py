@@ -24,17 +24,9 @@ from functools import partial
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Moment, PeerLostError, Request
 from tinyshard.runtime.failure import Failure
-from tinyshard.runtime.wire import Current
 
 # a peer's death breaks the connection at once; the controller sends how the peer ended a moment later
 LOST_WITHIN_S = 10
-
-
-def _seen(moment: Moment, request: Request, device: int) -> Current:
-    """The collective of a call that this device is in, as plain data for the controller."""
-    devices = request.devices
-    members = tuple(devices[p] for p in request.positions(devices.index(device)))
-    return *moment, request.name, members
 
 
 class CallControl:
@@ -45,6 +37,7 @@ class CallControl:
         started: the last call that it has started.
         current: while the loop is in a collective, the exchange and the collective; else None.
         cancelled_upto: calls up to this one are cancelled: in their collectives the device sends zeros.
+        cancelled_by: the line that was interrupted, as text.
         lost: the failure of a lost device, if there is one.
         processor_s: returns the processor time that the loop has used.
     """
@@ -53,14 +46,13 @@ class CallControl:
         self.done = 0
         self.current: tuple[Moment, Request] | None = None
         self.cancelled_upto = 0
+        self.cancelled_by = ""
         self.lost: Failure | None = None
         self.processor_s = _own_clock()
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self.started = 0
         self._is_frozen = False
         self._skip: set[int] = set()
-        self._by = ""
 
     # ---- the loop -----------------------------------------------------------------------------------------------
 
@@ -76,10 +68,6 @@ class CallControl:
                 return True
             self._skip.discard(number)
             return False
-
-    def cancelled(self, device: int) -> Failure:
-        """The failure of a cancelled call."""
-        return Failure(device, interrupt=self._by)
 
     def why_broken(self, error: Exception) -> Failure | None:
         """The failure of a lost device, if that is why a collective raised; blocks until the controller has sent it."""
@@ -100,7 +88,7 @@ class CallControl:
     def cancel(self, upto: int, skip: frozenset[int], by: str) -> None:
         """Cancel calls up to `upto`, skip those in `skip`, and let calls start again."""
         with self._changed:
-            self.cancelled_upto, self._by = upto, by
+            self.cancelled_by, self.cancelled_upto = by, upto
             self._skip |= skip
             self._is_frozen = False
             self._changed.notify_all()
@@ -136,9 +124,12 @@ def listen(sock: socket.socket, device: int, call_control: CallControl, abort: C
                 elif head[0] == "cancel":
                     call_control.cancel(*head[1:])
                 elif head[0] == "look":
-                    current = call_control.current
-                    plain = _seen(*current, device) if current is not None else None
-                    wire.send(sock, ("seen", call_control.done, plain, call_control.processor_s()))
+                    seen = None
+                    if (current := call_control.current) is not None:
+                        moment, request = current
+                        places = request.positions(request.devices.index(device))
+                        seen = *moment, request.name, tuple(request.devices[p] for p in places)
+                    wire.send(sock, ("seen", call_control.done, seen, call_control.processor_s()))
                 elif head[0] == "lost":
                     call_control.lose(Failure(head[1], lost=head[2]))
                     abort()

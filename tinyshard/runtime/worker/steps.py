@@ -186,7 +186,7 @@ class Steps(OneByOne):
 
     def _before_step(self, step: ReadyStep, rows: Rows) -> None:
         if self.number <= self._call_control.cancelled_upto and not self.failed:
-            self.note(self._call_control.cancelled(self._device))
+            self.note(Failure(self._device, interrupt=self._call_control.cancelled_by))
 
     def _exchange(
         self, step: ReadyStep, rows: Rows, positions: Sequence[int], number: int
