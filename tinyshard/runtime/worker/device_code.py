@@ -22,7 +22,7 @@ import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ class _Writer:
         self._names: dict[Any, str] = {}
         self._functions: dict[str, int] = {}
         self._constants: dict[str, Any] = {}
-        self._head: list[str] = []
+        self._numbers: dict[str, str] = {}  # the text of a tensor -> its name
         self._lines: list[tuple[str, int]] = []
         self._since = [0, 0.0]  # steps, and their bytes, since the last check
         uses = Counter(n for numbers in (*(s.operands for s in program.steps), program.outputs) for n in numbers)
@@ -115,7 +115,8 @@ class _Writer:
         inputs = "".join(f"v{number}, " for number in range(program.num_inputs)).rstrip()
         outputs = "".join(f"v{number}, " for number in program.outputs).rstrip() or "()"
         taken = [f"{inputs} = operands", "operands.clear()"] if inputs else []
-        named = [*self._head, *(f"# {name} is {' '.join(repr(x).split())}" for name, x in self._constants.items())]
+        named = [f"{name} = {text}" for text, name in self._numbers.items()]
+        named += [f"# {name} is {' '.join(repr(x).split())}" for name, x in self._constants.items()]
         head = [*named, "", "def program(operands):"] if named else ["def program(operands):"]
         body = [*((line, -1) for line in taken), *self._lines, (f"return {outputs}", last)]
         text = "\n".join([*head, *("    " + line for line, _ in body)])
@@ -184,16 +185,10 @@ class _Writer:
     def _number(self, number: Any, meta: ShapedType | None) -> str:
         """The name of a tensor that stands for a number, in the dtype of the result."""
         assert meta is not None
-        is_simple = type(number) is float or abs(number) < _GREATEST
         value = f"torch.tensor({number!r}, dtype={meta.dtype})"
-        if not is_simple:  # as torch converts it: first to the widest dtype of its kind
+        if type(number) is int and abs(number) >= _GREATEST:  # as torch converts it: first to the widest int
             value = f"torch.tensor({number!r}, dtype=torch.int64).to({meta.dtype})"
-        for line in self._head:
-            name, _, made = line.partition(" = ")
-            if made == value:
-                return name
-        self._head.append(f"c{len(self._head)} = {value}")
-        return f"c{len(self._head) - 1}"
+        return self._numbers.setdefault(value, f"c{len(self._numbers)}")
 
     def _text(self, x: Any) -> str:
         if isinstance(x, Value):
@@ -215,14 +210,10 @@ def gives_more(step: Eqn) -> bool:
     return len(returns) != len(step.results) or isinstance(returns[0].type, torch.ListType)
 
 
-def device_code(program: Program) -> str:
-    """The code of a program, and after it the code of the loops' and branches' programs, as a reader wants it."""
-    parts = list(_parts(program, "program"))
-    return "\n\n".join(parts)
-
-
-def _parts(program: Program, title: str) -> Iterator[str]:
-    yield code_of(program).text.replace("def program(", f"def {title}(")
+def device_code(program: Program, title: str = "program") -> str:
+    """The code of a program, as the function `title`, and after it that of its loops' and branches' programs."""
+    parts = [code_of(program).text.replace("def program(", f"def {title}(")]
     for step in program.steps:
         for k, body in enumerate(step.bodies):
-            yield from _parts(body, f"{step.op}_{step.results[0]}_{k}" if step.results else f"{step.op}_{k}")
+            parts.append(device_code(body, f"{step.op}_{step.results[0]}_{k}" if step.results else f"{step.op}_{k}"))
+    return "\n\n".join(parts)
