@@ -123,19 +123,17 @@ def make_ready(
             the user's torch modes must see each op under its name, and no tensor made under them may be kept.
         send: sends the values of an effect to the controller; None in the controller's own process.
     """
-
-    def prepared(number: int, dead: tuple[int, ...]) -> ReadyStep:
-        step, line = program.steps[number], program.lines[number] if program.lines else None
-        differs = _by_kind(step, program, place, communicator, send)
-        nbytes = 0 if is_view(step) else _nbytes([program.metas[n] for n in step.results if n >= 0])
-        return ReadyStep(step, step.results, dead, line, **{"makes_nbytes": nbytes, **differs})
-
-    steps = tuple(prepared(number, dead) for number, dead in enumerate(last_uses(program)))
+    steps = []
+    for number, (step, dead) in enumerate(zip(program.steps, last_uses(program), strict=True)):
+        line = program.lines[number] if program.lines else None
+        makes_nbytes = 0 if is_view(step) else _nbytes([program.metas[n] for n in step.results if n >= 0])
+        differs = {"makes_nbytes": makes_nbytes, **_by_kind(step, program, place, communicator, send)}
+        steps.append(ReadyStep(step, step.results, dead, line, **differs))
     may_print = any(s.call and s.step.op != "literal" and not s.step.op.startswith("aten.") for s in steps)
     may_print = may_print or any(body.may_print for s in steps for body in s.bodies)
     nbytes = sum(math.inf if meta is None else meta.nbytes for meta in program.metas)
     is_small = len(steps) <= _SMALL_STEPS and nbytes <= _SMALL_NBYTES and all(map(_is_quick, program.steps))
-    return ReadyProgram(program, steps, len(program.metas), may_print, is_small)
+    return ReadyProgram(program, tuple(steps), len(program.metas), may_print, is_small)
 
 
 def _is_quick(step: Eqn) -> bool:

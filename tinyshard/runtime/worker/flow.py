@@ -38,6 +38,7 @@ class Flow:
     ) -> None:
         self._step = step
         self._stacked = self.stacked(step, results)
+        self._stacks: list[torch.Tensor] = []
         self._place = place
         self._start(*([values[x.number] for x in part] for part in step.args))
 
@@ -51,8 +52,9 @@ class Flow:
         return ()
 
     def begin(self) -> Sequence[torch.Tensor]:
-        """Make them."""
-        return ()
+        """Make them, still empty."""
+        self._stacks = [torch.empty(m.shape, dtype=m.dtype, device=self._place) for m in self._stacked if m]
+        return self._stacks
 
     def next(self, failed: bool) -> Round | None:
         """The next round; None at the end. If it raises, its state is unchanged."""
@@ -74,18 +76,12 @@ class Scan(Flow):
         self._carry, self._rows, self._constants = carry, rows, constants
         self._length, self._reverse = self._step.kwargs["length"], self._step.kwargs["reverse"]
         self._count = len(carry)
-        self._stacks: list[torch.Tensor] = []
         self._done = 0
 
     @staticmethod
     def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
         """The stacks that rounds write to."""
         return results[len(step.args[0]) :]
-
-    def begin(self) -> Sequence[torch.Tensor]:
-        """The stacks, still empty."""
-        self._stacks = [torch.empty(m.shape, dtype=m.dtype, device=self._place) for m in self._stacked if m]
-        return self._stacks
 
     def next(self, failed: bool) -> Round | None:
         """The body, with the carry and the next row."""

@@ -110,7 +110,9 @@ def main(
     is_remote = not isinstance(store, str)
     arena = None
     if collectives == "shared" and isinstance(store, str):
-        arena = _mapped(store, device, count)
+        fd = os.open(store, os.O_RDWR)
+        arena = Arena(fd, count, device)
+        os.close(fd)
         communicator: Communicator = SharedMemoryCommunicator(arena)
     else:
         # gloo listens on the loopback, or on the address by which this machine reaches the controller
@@ -121,14 +123,6 @@ def main(
     Worker(
         sock, device, call_control, communicator, arena, bell, place, is_remote=is_remote, pinned=pinned, memory=memory
     ).serve()
-
-
-def _mapped(path: str, device: int, count: int) -> Arena:
-    fd = os.open(path, os.O_RDWR)
-    try:
-        return Arena(fd, count, device)
-    finally:
-        os.close(fd)
 
 
 def _store(store: str | tuple[str, int], count: int, listener: int) -> dist.Store:
