@@ -17,12 +17,7 @@ from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Messag
 
 
 class StagedCommunicator(GlooCommunicator):
-    """Collectives of GPUs over gloo: operands are copied to the host, and results back.
-
-    Args:
-        store, device, count, host: those of `GlooCommunicator`.
-        gpu: where this device's values are.
-    """
+    """Collectives of GPUs over gloo: operands are copied to the host, and results back to this device's `gpu`."""
 
     def __init__(self, store: dist.Store, device: int, count: int, host: str, gpu: torch.device) -> None:
         super().__init__(store, device, count, host)
@@ -43,12 +38,7 @@ class StagedCommunicator(GlooCommunicator):
 
 
 class NcclCommunicator(GlooCommunicator):
-    """Collectives over NCCL: those of `GlooCommunicator`, with NCCL's process groups.
-
-    Args:
-        store, device, count, host: those of `gloo.GlooCommunicator`.
-        place: this device's GPU.
-    """
+    """Collectives over NCCL: those of `GlooCommunicator`, with NCCL's process groups; `place` is this device's GPU."""
 
     def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
         if not self._groups:  # all devices: `batch_isend_irecv` works only with torch's default group

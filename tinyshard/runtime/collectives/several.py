@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,40 +37,33 @@ def listed(arena: Arena, xs: Sequence[Tensor]) -> Block:
     return block
 
 
+@dataclass(eq=False)
 class Several:
     """A collective of operands that are too large for the slots, on one device.
 
-    Args:
+    Attributes:
         arena: the memory.
         name: the collective's.
         group: its members.
         metas: shape and dtype of each operand.
         params: the collective's other parameters.
         empty: makes memory for a result of this device's own.
-
-    Attributes:
         shared_nbytes: size of the block for results that are the same on all members; 0 where they differ.
     """
 
-    def __init__(
-        self,
-        arena: Arena,
-        name: str,
-        group: Group,
-        metas: Sequence[ShapedType],
-        params: dict[str, Any],
-        empty: Empty,
-    ) -> None:
-        self._arena = arena
-        self._name = name
-        self._group = group
-        self._metas = metas
-        self._params = params
-        self._empty = empty
-        self._results = [COLLECTIVES[name].meta(meta, group.count, params) for meta in metas]
+    arena: Arena
+    name: str
+    group: Group
+    metas: Sequence[ShapedType]
+    params: dict[str, Any]
+    empty: Empty
+
+    def __post_init__(self) -> None:
+        sizes, place, count = [meta.nbytes for meta in self.metas], self.group.place, self.group.count
+        self._results = [COLLECTIVES[self.name].meta(meta, count, self.params) for meta in self.metas]
         *self._starts, nbytes = itertools.accumulate((aligned(meta.nbytes) for meta in self._results), initial=0)
-        self.shared_nbytes = nbytes if name in ("all_reduce", "all_gather") else 0
-        self._pieces = pieces([meta.nbytes for meta in metas], group.place, group.count) if name == "all_reduce" else ()
+        self.shared_nbytes = nbytes if self.name in ("all_reduce", "all_gather") else 0
+        self._pieces = pieces(sizes, place, count) if self.name == "all_reduce" else ()
 
     def run(self, xs: Sequence[Tensor], lists: Sequence[int], block: Block) -> list[Tensor]:
         """This device's share, between the two barriers.
@@ -82,18 +76,18 @@ class Several:
         Returns:
             Its results; none where they are the same on all members.
         """
-        view, params, group = self._arena.view, self._params, self._group
-        if self._name == "all_gather":
+        view, params, group = self.arena.view, self.params, self.group
+        if self.name == "all_gather":
             for x, meta, start in zip(xs, self._results, self._starts, strict=True):
                 whole = view(block.offset + start, meta.shape, meta.dtype)
                 local_slice(whole, group.place, group.count, **params).copy_(x)
             return []
         where = [view(at, (len(xs),), torch.int64).tolist() if len(xs) > 1 else [at] for at in lists]
-        if self._name != "all_reduce":
-            shards = [[view(offsets[k], m.shape, m.dtype) for offsets in where] for k, m in enumerate(self._metas)]
-            return [result_from(self._name, operands, group.place, params, self._empty) for operands in shards]
+        if self.name != "all_reduce":
+            shards = [[view(offsets[k], m.shape, m.dtype) for offsets in where] for k, m in enumerate(self.metas)]
+            return [result_from(self.name, operands, group.place, params, self.empty) for operands in shards]
         for k, low, high in self._pieces:
-            dtype = self._metas[k].dtype
+            dtype = self.metas[k].dtype
             places = [*(offsets[k] + low for offsets in where), block.offset + self._starts[k] + low]
             *parts, out = (view(place, ((high - low) // dtype.itemsize,), dtype) for place in places)
             reduce_into(out, parts, params["op"])
@@ -101,7 +95,7 @@ class Several:
 
     def shared(self, block: Block) -> list[Tensor]:
         """The results that are the same on all members: small ones as copies, others as parts of the block."""
-        arena, results = self._arena, []
+        arena, results = self.arena, []
         for meta, start in zip(self._results, self._starts, strict=True):
             part = block._replace(offset=block.offset + start)
             if meta.nbytes < SMALLEST_NBYTES:

@@ -112,7 +112,25 @@ class SharedMemoryCommunicator(Communicator):
         Raises:
             MemoryError: a member has no memory. It still arrives at both barriers, and all members raise.
         """
-        where, block, staged, error = self._prepare(group, operand, result_nbytes, lent)
+        staged: Block | None = None
+        error: Exception | None = None
+        where, block = _NO_OPERAND, _NOWHERE
+        try:
+            if operand is not None:
+                is_one = len(operand) == 1
+                where = self._arena.offset_of(operand[0]) if is_one else -1
+                if where < 0:
+                    staged = self._arena.copied(operand[0], [self._device]) if is_one else listed(self._arena, operand)
+                    where = staged.offset
+            elif lent is not None:
+                held = self._arena.block_of(lent)
+                if held is None:
+                    held = staged = self._arena.copied(lent, [self._device])
+                block = held
+            if result_nbytes and group.place == 0:
+                block = self._arena.allocate(result_nbytes, group.members)
+        except Exception as failure:  # torch has its own errors when memory runs out
+            where, error = _NO_ROOM, failure
         self._barrier.wait(group, exchange_number(*moment), (where, *block))
         published = self._barrier.messages(group)
         operands, blocks = [message[0] for message in published], [Block(*message[1:]) for message in published]
@@ -133,35 +151,6 @@ class SharedMemoryCommunicator(Communicator):
             if staged is not None:
                 self._arena.release(staged)
             self._arena.let_go()  # another member may need blocks that were freed meanwhile
-
-    def _prepare(
-        self, group: Group, operand: Sequence[Tensor] | None, result_nbytes: int, lent: Tensor | None
-    ) -> tuple[int, Block, Block | None, Exception | None]:
-        """The entry that this device publishes; the arguments are those of `_rendezvous`.
-
-        Returns:
-            The operand's offset; the block to share; the block into which values were copied, if they were; and the
-            error to raise after the barrier, if there was no memory for a block.
-        """
-        staged: Block | None = None
-        where, block = _NO_OPERAND, _NOWHERE
-        try:
-            if operand is not None:
-                is_one = len(operand) == 1
-                where = self._arena.offset_of(operand[0]) if is_one else -1
-                if where < 0:
-                    staged = self._arena.copied(operand[0], [self._device]) if is_one else listed(self._arena, operand)
-                    where = staged.offset
-            elif lent is not None:
-                held = self._arena.block_of(lent)
-                if held is None:
-                    held = staged = self._arena.copied(lent, [self._device])
-                block = held
-            if result_nbytes and group.place == 0:
-                block = self._arena.allocate(result_nbytes, group.members)
-        except Exception as error:  # torch has its own errors when memory runs out
-            return _NO_ROOM, block, staged, error
-        return where, block, staged, None
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Memory for this device's own result: in the arena if it is large, as it may be the next operand."""
