@@ -177,8 +177,9 @@ def test_an_exchange_waits_until_the_last_device_has_started_it_whatever_the_clo
     assert [(s.wait_ns, s.held_up_ns, s.busy_ns) for s in events.steps] == [(5_000, 0, 3_000), (0, 5_000, 3_000)]
 
 
-def test_a_full_buffer_drops_the_older_half_and_counts_it() -> None:
-    recording = Recording(most=10)
+def test_a_full_buffer_drops_the_older_half_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinyshard.runtime.worker.recording.MOST_RECORDS", 10)
+    recording = Recording()
     recording.begin(7)
     for k in range(25):
         recording.note(1, k, NO_EXCHANGE, 0)

@@ -24,7 +24,7 @@ import torch
 
 FIELDS = 6
 CALL = NO_EXCHANGE = -1
-# of one device: 6 MB
+# of one device, 6 MB: then the older half is dropped
 MOST_RECORDS = 1 << 17
 
 
@@ -33,22 +33,17 @@ class Recording:
 
     Args:
         place: its GPU, which is synchronized at the end of each step; None for the CPU.
-        most: the largest number of records; then the older half is dropped.
-
-    Attributes:
-        dropped: the number of dropped records.
     """
 
-    def __init__(self, place: torch.device | None = None, most: int = MOST_RECORDS) -> None:
-        self.dropped = 0
+    def __init__(self, place: torch.device | None = None) -> None:
         self._place = place
-        self._most = most
+        self._dropped = 0
         self._rows = array("q")
         self._call = 0
 
     def taken(self) -> tuple[bytes, int]:
         """All records, and the number of dropped ones."""
-        return self._rows.tobytes(), self.dropped
+        return self._rows.tobytes(), self._dropped
 
     def begin(self, number: int) -> None:
         """Start a call: the following steps belong to it."""
@@ -59,7 +54,7 @@ class Recording:
         if self._place is not None:
             torch.cuda.synchronize(self._place)
         self._rows.extend((self._call, program, step, exchange, start_ns, time.monotonic_ns()))
-        if len(self._rows) > self._most * FIELDS:
-            half = self._most // 2
+        if len(self._rows) > MOST_RECORDS * FIELDS:
+            half = MOST_RECORDS // 2
             del self._rows[: half * FIELDS]
-            self.dropped += half
+            self._dropped += half
