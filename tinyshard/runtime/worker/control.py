@@ -18,11 +18,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tinyshard.runtime import wire
-from tinyshard.runtime.collectives.base import Moment, PeerLostError, Request
+from tinyshard.runtime.collectives.base import Communicator, Moment, PeerLostError, Request
 from tinyshard.runtime.failure import Failure
 
 # a peer's death breaks the connection at once; the controller sends how the peer ended a moment later
@@ -110,11 +110,8 @@ def _own_clock() -> Callable[[], float]:
     return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
-def listen(sock: socket.socket, device: int, call_control: CallControl, abort: Callable[[], None]) -> None:
-    """The control thread: handle the control line until the controller has ended; then end this process at once.
-
-    `abort` ends every exchange with other devices.
-    """
+def listen(sock: socket.socket, device: int, call_control: CallControl, communicators: Sequence[Communicator]) -> None:
+    """The control thread: handle the control line until the controller has ended; then end this process at once."""
     reader = wire.Reader(sock)
     with contextlib.suppress(OSError):  # the controller ended before it read an answer
         while (messages := reader.read()) is not None:
@@ -132,5 +129,6 @@ def listen(sock: socket.socket, device: int, call_control: CallControl, abort: C
                     wire.send(sock, ("seen", call_control.done, seen, call_control.processor_s()))
                 elif head[0] == "lost":
                     call_control.lose(Failure(head[1], lost=head[2]))
-                    abort()
+                    for communicator in communicators:
+                        communicator.abort()
     os._exit(0)

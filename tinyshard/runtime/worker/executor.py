@@ -179,17 +179,12 @@ def _by_kind(
     return {"call": call, "function": function}
 
 
-def _held(blocks: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """The one of several values that has a block on this device."""
-    return next(block for block in blocks if block is not None)
-
-
 # a device's steps with its own blocks, of the programs that `arrays.files` and `arrays.from_parts` make: no function is
 # traced to them
 BLOCK_STEPS: dict[str, Callable[..., torch.Tensor]] = {
     "write_file": write_file,
     "read_block": read_block,
-    "held": _held,
+    "held": lambda blocks: next(block for block in blocks if block is not None),  # the one that is on this device
 }
 
 

@@ -96,12 +96,7 @@ def main(
     pinned = Pinned(*cores) if cores else None
     call_control = CallControl()
     joined: list[Communicator] = []  # filled later: the controller may end before, which the control thread notices
-
-    def abort() -> None:
-        for communicator in joined:
-            communicator.abort()
-
-    threading.Thread(target=listen, args=(control, device, call_control, abort), name="control", daemon=True).start()
+    threading.Thread(target=listen, args=(control, device, call_control, joined), name="control", daemon=True).start()
     _end_with_parent(fork_server)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)

@@ -76,7 +76,7 @@ class OneByOne:
 
     def _run_steps(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int], first: int = 0) -> None:
         """Run the steps of a program, from the one with this number on; all devices do if they communicate."""
-        memories = self._memories_of(positions)
+        memories = [(p, self._memories[p]) for p in positions if p in self._memories]
         for number in range(first, len(ready.steps)):
             step = ready.steps[number]
             self._before_step(step, rows)
@@ -127,7 +127,7 @@ class OneByOne:
         """Run a step of control flow, and store its results in the program."""
         assert step.flow is not None
         failed, flows = self.failed, {p: step.flow(rows[p]) for p in positions}
-        memories = self._memories_of(positions)
+        memories = [(p, self._memories[p]) for p in positions if p in self._memories]
         before: dict[int, Any] = {}  # the values of the last round, whose carry is in use
         stacks = {p: () if p in failed else self._tried(step, rows, p, flow.begin) or () for p, flow in flows.items()}
         for p, memory in memories:
@@ -176,9 +176,6 @@ class OneByOne:
         except Exception as error:
             self._fail(step, rows, position, error)
             return None
-
-    def _memories_of(self, positions: Sequence[int]) -> list[tuple[int, Memory]]:
-        return [(p, self._memories[p]) for p in positions] if self._memories else []
 
 
 def _store(ready: ReadyProgram, step: ReadyStep, row: list[Any], results: Sequence[Any]) -> None:
