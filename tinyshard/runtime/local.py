@@ -124,7 +124,7 @@ class LocalRuntime:
                 self._memories[device].hold(row)
         self._free(devices, donated)
         call = Lockstep(run, ready, failed, self._handed, self._memories, self._recordings)
-        call.run(ready, values)
+        call.run_steps(ready, values, range(len(devices)))
         for position, device in enumerate(devices):
             for number, slot in zip(outputs, ready.program.outputs, strict=True):
                 if position not in failed and values[position][slot] is not None:

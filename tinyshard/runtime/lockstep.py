@@ -49,15 +49,11 @@ class Lockstep(OneByOne):
         self.failed = failed
         if recordings:
             self.recordings = {p: recordings[device] for p, device in enumerate(run.devices)}
+        for recording in self.recordings.values():
+            recording.begin(run.number)
         self.effects = Effects(ready.program.effects, run.devices)
         self._run = run
         self._handed = handed
-
-    def run(self, ready: ReadyProgram, rows: Rows) -> None:
-        """Run the call's program."""
-        for recording in self.recordings.values():
-            recording.begin(self._run.number)
-        self._run_steps(ready, rows, range(len(rows)))
 
     def _computed(self, step: ReadyStep, row: list[Any], position: int) -> Sequence[Any]:
         if step.step.op != EFFECT:

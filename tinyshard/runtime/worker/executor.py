@@ -216,9 +216,8 @@ def _caller(
     kwargs = step.kwargs
     if place is not None and any(argument.name == "device" for argument in op._schema.arguments):
         kwargs = {**kwargs, "device": place}
-    plain = [(i, a.number) for i, a in enumerate(template) if isinstance(a, Value)]
-    nested = [(i, a) for i, a in enumerate(template) if isinstance(a, list | tuple) and any(values_in(a))]
-    nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
+    given = [(i, a) for i, a in enumerate(template) if any(values_in(a))]
+    named_given = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
     if is_shortened:
         op = short_name(op, template, kwargs)
     if place is not None:
@@ -229,11 +228,9 @@ def _caller(
 
     def call(values: list[Any]) -> Sequence[Any]:
         args = template.copy()
-        for i, number in plain:
-            args[i] = values[number]
-        for i, tree in nested:
-            args[i] = _filled(tree, values)
-        named = kwargs if not nested_kwargs else {**kwargs, **{k: _filled(t, values) for k, t in nested_kwargs}}
+        for i, tree in given:
+            args[i] = values[tree.number] if type(tree) is Value else _filled(tree, values)
+        named = kwargs if not named_given else {**kwargs, **{k: _filled(t, values) for k, t in named_given}}
         out = op(*args, **named)
         return out if isinstance(out, _SEVERAL) else (out,)
 

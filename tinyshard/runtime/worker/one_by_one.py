@@ -67,14 +67,14 @@ class OneByOne:
 
     def _run_body(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int]) -> None:
         """Run a program of a step of control flow."""
-        self._run_steps(ready, rows, positions)
+        self.run_steps(ready, rows, positions)
 
     def _before_step(self, step: ReadyStep, rows: Rows) -> None:
         """Called before each step."""
 
     # ---- steps --------------------------------------------------------------------------------------------------
 
-    def _run_steps(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int], first: int = 0) -> None:
+    def run_steps(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int], first: int = 0) -> None:
         """Run the steps of a program, from the one with this number on; all devices do if they communicate."""
         memories = [(p, self._memories[p]) for p in positions if p in self._memories]
         for number in range(first, len(ready.steps)):

@@ -1,7 +1,7 @@
 """Runs the steps of a program on one device: all of them as one function, or one after the other.
 
     ready.function(operands)     the fast path: code that is generated from the program (`device_code`)
-    _run_steps(...)              the slow path (`one_by_one`): from the step that has raised, or from the first one if
+    run_steps(...)               the slow path (`one_by_one`): from the step that has raised, or from the first one if
                                  memory is limited, results are checked or steps are recorded
 
 A failed device continues in the slow path: it computes nothing more, and gives zeros to collectives, in which other
@@ -156,7 +156,7 @@ class Steps(OneByOne):
             for slot in step.dead:
                 values[slot] = None
         traceback.clear_frames(error.__traceback__)  # they hold values
-        self._run_steps(ready, [values], [0], after)
+        self.run_steps(ready, [values], [0], after)
 
     # ---- the slow path ------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Steps(OneByOne):
             values: those of the program, of which the operands are there.
         """
         if ready.function is None or self.failed or self.recordings or self.number <= self._call_control.cancelled_upto:
-            self._run_steps(ready, [values], [0])
+            self.run_steps(ready, [values], [0])
             return
         operands = values[: ready.program.num_inputs]
         values[: len(operands)] = [None] * len(operands)  # the function drops each after its last use
