@@ -151,10 +151,9 @@ def in_lockstep(program: Program, inputs: Sequence[Sequence[Tensor]]) -> tuple[l
             continue
         assert step.request is not None
         name, params = step.request.name, step.request.params
-        operands = step.operand if isinstance(step.operand, tuple) else (step.operand,)
         # one mapped axis, so all devices are one group
         assert step.request.positions(0) == tuple(range(len(values)))
-        for operand, slot in zip(operands, step.results, strict=True):
+        for operand, slot in zip(step.step.operands, step.results, strict=True):
             before = [row[operand] for row in values]
             after = exchanged(program, step.step, before)
             for row, shard in zip(values, after, strict=True):

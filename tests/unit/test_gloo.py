@@ -38,7 +38,7 @@ def joined() -> Iterator[Joined]:
 def performed(device: GlooCommunicator, x: Tensor, name: str, devices: tuple[int, ...], **params: Any) -> Any:
     """What the device gets from a collective of these devices."""
     meta = ShapedType(tuple(x.shape), x.dtype)
-    return device.ready(Request(name, devices, (len(devices),), (0,), params, meta, meta))(x, (1, 0))
+    return device.ready(Request(name, devices, (len(devices),), (0,), params, (meta,), meta))([x], (1, 0))[0]
 
 
 WHOLE = (slice(0, LARGE),)

@@ -72,7 +72,7 @@ def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays() -> Non
 
         def performed(device: StagedCommunicator, name: str, x: torch.Tensor, params: dict[str, Any]) -> Any:
             meta = ShapedType((3,), torch.float32)
-            return device.ready(Request(name, (0, 1), (2,), (0,), params, meta, meta))(x, (1, 0))
+            return device.ready(Request(name, (0, 1), (2,), (0,), params, (meta,), meta))([x], (1, 0))[0]
 
         for name, x, params in (
             ("own_index", torch.ones(3, device=ELSEWHERE), {}),
@@ -102,5 +102,5 @@ def test_what_a_device_sends_and_receives_in_a_permutation_is_one_batch(monkeypa
     meta = ShapedType((2,), torch.float32)
     for pairs in (((0, 1), (1, 0)), ((0, 0),)):
         params = {"pairs": pairs}
-        here.ready(Request("collective_permute", (4, 6), (2,), (0,), params, meta, meta))(torch.ones(2), (1, 0))
+        here.ready(Request("collective_permute", (4, 6), (2,), (0,), params, (meta,), meta))([torch.ones(2)], (1, 0))
     assert batches == [[(nccl.dist.isend, 6), (nccl.dist.irecv, 6)]], "and nothing where there is nothing to send"

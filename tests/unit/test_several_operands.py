@@ -53,12 +53,12 @@ def taken(device: Communicator, name: str, xs: list[Tensor], call: int) -> list[
     metas = [ShapedType(tuple(x.shape), x.dtype) for x in xs]
     results = [COLLECTIVES[name].meta(meta, len(DEVICES), params) for meta in metas]
 
-    def request(k: int, several: tuple[ShapedType, ...] = ()) -> Request:
-        return Request(name, DEVICES, (len(DEVICES),), (0,), params, metas[k], results[k], several)
+    def request(k: int, *which: ShapedType) -> Request:
+        return Request(name, DEVICES, (len(DEVICES),), (0,), params, which, results[k])
 
     device.handed.clear()
-    together = device.ready(request(0, tuple(metas)))(xs, (call, 0))
-    alone = [device.ready(request(k))(x, (call, k + 1)) for k, x in enumerate(xs)]
+    together = device.ready(request(0, *metas))(xs, (call, 0))
+    alone = [device.ready(request(k, metas[k]))([x], (call, k + 1))[0] for k, x in enumerate(xs)]
     assert device.handed[0] == (name, len(DEVICES), sum(x.nbytes for x in xs))
     return [*together, *alone]
 

@@ -51,7 +51,9 @@ def of_all(communicators, call):
 
 
 def ready(communicator, name, devices, params, meta, made):
-    return communicator.ready(Request(name, devices, (len(devices),), (0,), params, meta, made))
+    """A collective of one operand, as a function of it."""
+    perform = communicator.ready(Request(name, devices, (len(devices),), (0,), params, (meta,), made))
+    return lambda x, moment: perform([x], moment)[0]
 
 
 _calls = itertools.count(1)
@@ -176,7 +178,7 @@ def run(program, x):
         values = [x] + [None] * (len(program.metas) - 1)
         for number, step in enumerate(make_ready(program, communicator=communicator).steps):
             if step.perform is not None:
-                made = step.perform(values[step.operand], (call, number))
+                (made,) = step.perform([values[n] for n in step.step.operands], (call, number))
             else:
                 try:
                     (made,) = step.call(values)
@@ -270,9 +272,9 @@ def test_a_device_that_is_gone_ends_the_waiting_of_the_others_now_and_later(comm
 def test_a_result_that_cannot_be_made_is_an_error_for_who_makes_it_and_holds_nobody_up(communicators):
     """torch has no mean of ints."""
     meta = ShapedType((3,), torch.int64)
-    asked = Request("all_reduce", DEVICES, (2,), (0,), {"op": "avg"}, meta, meta)
+    asked = Request("all_reduce", DEVICES, (2,), (0,), {"op": "avg"}, (meta,), meta)
     for call in range(1, 4):
-        ended = of_all(communicators, lambda c, call=call: c.ready(asked)(torch.ones(3).long(), (call, 0)))
+        ended = of_all(communicators, lambda c, call=call: c.ready(asked)([torch.ones(3).long()], (call, 0)))
         assert [isinstance(end, RuntimeError) for end in ended].count(True) == 1
 
 

@@ -74,10 +74,10 @@ class Lockstep(OneByOne):
                 self._fail(step, rows, p, error)
             return ()
 
-    def _exchanged(self, request: Request, shards: dict[int, Any]) -> dict[int, Sequence[Any]]:
+    def _exchanged(self, request: Request, shards: dict[int, list[Any]]) -> dict[int, Sequence[Any]]:
         """By position, the results of a collective or a transfer; `shards` are the operands."""
         if request.name == "transfer":
-            moved = _transfer(list(shards.values()), request.result, **request.params)
+            moved = _transfer([x for (x,) in shards.values()], request.result, **request.params)
             return dict(zip(shards, ([x] for x in moved), strict=True))
         does, params = COLLECTIVES[request.name], request.arguments
         results: dict[int, Sequence[Any]] = {}
@@ -86,9 +86,9 @@ class Lockstep(OneByOne):
                 continue
             group = request.positions(position)
             if does.own is not None:  # no other device is involved
-                results[position] = [does.own(shards[position], group.index(position), len(group), **params)]
+                results[position] = [does.own(x, group.index(position), len(group), **params) for x in shards[position]]
                 continue
-            operands = [shards[p] if request.several else [shards[p]] for p in group]
+            operands = [shards[p] for p in group]
             if len(group) > 1:
                 note = request.name, len(group), sum(x.nbytes for x in operands[0])
                 for p in group:

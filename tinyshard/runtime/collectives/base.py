@@ -57,10 +57,8 @@ class Request:
         devices, axes: the program's devices and mesh axes.
         named: the axes along which it communicates.
         params: its other parameters.
-        meta: shape and dtype of the operand, on devices that have one.
-        result: shape and dtype of the result.
-        several: of an exchange of several operands those of each operand; else empty. `meta` and `result` are those of
-            the first.
+        metas: shape and dtype of each operand, on devices that have one.
+        result: shape and dtype of the first result.
     """
 
     name: str
@@ -68,9 +66,8 @@ class Request:
     axes: tuple[int, ...]
     named: tuple[int, ...]
     params: dict[str, Any]
-    meta: ShapedType | None
+    metas: tuple[ShapedType | None, ...]
     result: ShapedType | None
-    several: tuple[ShapedType, ...] = ()
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -86,7 +83,7 @@ class Request:
 
 # identifies an exchange of a device: the call, and the number of exchanges in the call before it
 Moment = tuple[int, int]
-Perform = Callable[[Any, Moment], Any]  # (operand, moment) -> result; of several operands: (list, moment) -> list
+Perform = Callable[[Sequence[Any], Moment], Sequence[Any]]  # (operands, moment) -> the result of each
 
 
 class Communicator:
@@ -112,33 +109,29 @@ class Communicator:
         group = group_of(tuple(request.devices[p] for p in positions), self._device)
         own = COLLECTIVES[request.name].own
         if own is not None:
-            return lambda x, moment: own(x, group.place, group.count, **params)
+            return lambda xs, moment: [own(x, group.place, group.count, **params) for x in xs]
         if group.count == 1:
-            return lambda x, moment: x
-        assert request.meta is not None, "a collective's operand has a known shape"
-        metas = request.several or (request.meta,)
+            return lambda xs, moment: xs
+        metas: Any = request.metas
+        assert None not in metas, "a collective's operand has a known shape"
         note = (request.name, group.count, sum(meta.nbytes for meta in metas))
         exchange = self._ready_exchange(request.name, group, metas, params)
 
-        def perform(xs: Any, moment: Moment) -> Any:
+        def perform(xs: Sequence[Any], moment: Moment) -> Sequence[Any]:
             self.handed.append(note)
             return exchange(xs, moment)
 
-        def perform_one(x: Any, moment: Moment) -> Any:
-            self.handed.append(note)
-            return exchange((x,), moment)[0]
-
-        return perform if request.several else perform_one
+        return perform
 
     def _ready_transfer(self, request: Request) -> Perform:
-        """A transfer of blocks between any devices. The operand and the result are None on a device that has none.
+        """A transfer of blocks between any devices. Operand and result are None on a device that has none.
 
         Its parameter `moves`: (source position, target position, slices of the source, slices of the target).
         """
         raise NotImplementedError
 
     def _ready_exchange(self, name: str, group: Group, metas: Sequence[ShapedType], params: dict[str, Any]) -> Perform:
-        """A collective of a list of operands, each of whose results has the bits that it has alone.
+        """A collective of one or several operands, each of whose results has the bits that it has alone.
 
         Args:
             group: at least two devices.

@@ -108,7 +108,8 @@ class GlooCommunicator(Communicator):
         gets = any(target == here for _, target, _, _ in moves)
         result: Any = request.result
 
-        def perform(x: Tensor | None, moment: Moment) -> Tensor | None:
+        def perform(xs: Sequence[Tensor | None], moment: Moment) -> Sequence[Tensor | None]:
+            (x,) = xs
             out: Any = torch.empty(result.shape, dtype=result.dtype, device=self._place) if gets else None
             sends: list[Message] = []
             receives: list[Message] = []
@@ -125,7 +126,7 @@ class GlooCommunicator(Communicator):
             self.send_and_receive(sends, receives)
             for place, part in parts:
                 out[place] = part
-            return out
+            return [out]
 
         return perform
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Group, Moment, PeerLostError, Perform, Request
@@ -30,9 +28,9 @@ class StagedCommunicator(GlooCommunicator):
         return self._through_the_host(super()._ready_exchange(name, group, metas, params))
 
     def _through_the_host(self, perform: Perform) -> Perform:
-        def staged(x: Any, moment: Moment) -> Any:  # a tensor, several, or None
-            out = perform(tree_map_only(Tensor, Tensor.cpu, x), moment)
-            return tree_map_only(Tensor, lambda y: y.to(self._gpu), out)
+        def staged(xs: Sequence[Any], moment: Moment) -> Sequence[Any]:
+            results = perform([None if x is None else x.cpu() for x in xs], moment)
+            return [None if x is None else x.to(self._gpu) for x in results]
 
         return staged
 

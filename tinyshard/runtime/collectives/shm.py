@@ -54,18 +54,19 @@ class SharedMemoryCommunicator(Communicator):
     def _ready_transfer(self, request: Request) -> Perform:
         group, moves = group_of(request.devices, self._device), request.params["moves"]
         gives, gets = (any(move[end] == group.place for move in moves) for end in (0, 1))
-        meta: Any = request.meta
+        (meta,) = request.metas
         result: Any = request.result
 
-        def perform(x: Tensor | None, moment: Moment) -> Tensor | None:
-            with self._rendezvous(group, moment, operand=(x,) if gives and x is not None else None) as (operands, _):
+        def perform(xs: Sequence[Any], moment: Moment) -> Sequence[Tensor | None]:
+            with self._rendezvous(group, moment, operand=xs if gives and xs[0] is not None else None) as (operands, _):
                 if not gets:
-                    return None
+                    return [None]
+                assert meta is not None, "a transfer's operand has a known shape"
                 out = self._empty(result.shape, result.dtype)
                 for source, target, cut, place in moves:
                     if target == group.place:
                         out[place] = self._arena.view(operands[source], meta.shape, meta.dtype)[cut]
-                return out
+                return [out]
 
         return perform
 

@@ -40,7 +40,6 @@ class ReadyStep:
         call: values of the program -> flat results; None for a collective, and for control flow.
         function: of torch's ops, what is called with the step's own arguments.
         request: a collective, or a transfer; None for an op.
-        operand: number of its operand; of an exchange of several operands their numbers.
         perform: runs it, from `Communicator.ready`; None without a communicator.
         flow: for control flow, starts it on the values of the program.
         bodies: for control flow, the programs that it runs.
@@ -54,7 +53,6 @@ class ReadyStep:
     call: Callable[[list[Any]], Sequence[Any]] | None = None
     function: Callable[..., Any] | None = None
     request: Request | None = None
-    operand: int | tuple[int, ...] = -1
     perform: Perform | None = None
     flow: Callable[[list[Any]], Flow] | None = None
     bodies: tuple[ReadyProgram, ...] = ()
@@ -152,13 +150,11 @@ def _by_kind(
 ) -> dict[str, Any]:
     """The attributes of a ready step that only steps of its kind have."""
     if step.op in COLLECTIVES or step.op == "transfer":
-        operands, axes = tuple(x.number for x in step.args), tuple(step.kwargs.get("axes", ()))
+        axes = tuple(step.kwargs.get("axes", ()))
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
-        metas: Any = tuple(program.metas[n] for n in operands)
-        several, result = metas if len(metas) > 1 else (), program.metas[step.results[0]]
-        request = Request(step.op, program.devices, program.axes, axes, params, metas[0], result, several)
-        perform = communicator.ready(request) if communicator is not None else None
-        return {"request": request, "operand": operands if several else operands[0], "perform": perform}
+        metas, result = tuple(program.metas[n] for n in step.operands), program.metas[step.results[0]]
+        request = Request(step.op, program.devices, program.axes, axes, params, metas, result)
+        return {"request": request, "perform": communicator and communicator.ready(request)}
     if step.op in FLOWS:
         types = tuple(program.metas[n] for n in step.results)
         flow = functools.partial(FLOWS[step.op], step, results=types, place=place)
@@ -245,12 +241,12 @@ def _filled(tree: Any, values: list[Any]) -> Any:
     return tree
 
 
-def operands_of(step: ReadyStep, values: list[Any], failed: Any, place: torch.device | None = None) -> Any:
-    """What a device brings to a collective: its operand, or a list of several; zeros if it has failed."""
+def operands_of(step: ReadyStep, values: list[Any], failed: Any, place: torch.device | None = None) -> list[Any]:
+    """The operands that a device brings to a collective; zeros if it has failed."""
     assert step.request is not None
-    if isinstance(step.operand, tuple):
-        return [zeros_for(m, place) for m in step.request.several] if failed else [values[n] for n in step.operand]
-    return zeros_for(step.request.meta, place) if failed else values[step.operand]
+    if failed:
+        return [zeros_for(meta, place) for meta in step.request.metas]
+    return [values[number] for number in step.step.operands]
 
 
 def zeros_for(meta: ShapedType | None, place: torch.device | None = None) -> torch.Tensor:

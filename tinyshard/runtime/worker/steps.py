@@ -112,7 +112,7 @@ class Steps(OneByOne):
     def _exchange_function(self, step: ReadyStep) -> Callable[[Any], Any]:
         control, request, perform, communicates = self._call_control, step.request, step.perform, step.step.communicates
         assert perform is not None and request is not None
-        are_several = bool(request.several)
+        is_one = len(step.results) == 1
 
         def exchange(*operands: Any) -> Any:
             if control.lost is not None or self.number <= control.cancelled_upto:
@@ -121,9 +121,9 @@ class Steps(OneByOne):
             # a step of a single device, as to read its position, may run more often than on other devices
             self.exchanges += communicates
             control.current = moment, request
-            result = perform(operands if are_several else operands[0], moment)
+            results = perform(operands, moment)
             control.current = None
-            return result
+            return results[0] if is_one else results
 
         return exchange
 
@@ -197,8 +197,7 @@ class Steps(OneByOne):
         try:
             if self._call_control.lost is not None:
                 raise PeerLostError("the collective is not started: a device is lost")
-            result = step.perform(operands_of(step, rows[0], bool(self.failed), self._place), moment)
-            return [(0, result if step.request.several else (result,))]
+            return [(0, step.perform(operands_of(step, rows[0], bool(self.failed), self._place), moment))]
         except Exception as error:
             self._exchange_failed(step, rows[0], error)
             return ()
