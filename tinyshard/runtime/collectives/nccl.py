@@ -63,7 +63,6 @@ class NcclCommunicator(GlooCommunicator):
 
     def abort(self) -> None:
         """Abort all collectives, from another thread."""
-        self._is_aborted = True
         for group in list(self._groups.values()):
             with contextlib.suppress(Exception):  # a group that cannot be aborted has ended
                 group.abort()

@@ -92,12 +92,7 @@ class ReadyProgram:
 
 def last_uses(program: Program) -> list[tuple[int, ...]]:
     """For each step the values that no later step uses, and that are no results of the program."""
-    last: dict[int, int] = {}
-    for k, step in enumerate(program.steps):
-        for number in step.operands:
-            last[number] = k
-        for number in step.results:
-            last.setdefault(number, k)
+    last = {number: k for k, step in enumerate(program.steps) for number in (*step.operands, *step.results)}
     keep = set(program.outputs)
     dead: list[list[int]] = [[] for _ in program.steps]
     for number, k in last.items():

@@ -144,32 +144,28 @@ class Worker:
         if not control.enter(number):
             skipped = Failure(self.device, error="the call was skipped")  # the controller knows why
             values.update(dict.fromkeys(outputs, skipped))
-        elif failed or ready.function is None or number <= control.cancelled_upto or self._steps.recordings:
-            self._run(number, ready, operands, outputs, failed)
         else:
-            self._prepare(number, ready, None)
-            try:
-                results = ready.function(operands)
-            except Exception as error:
-                self._run(number, ready, operands, outputs, error)
+            self._steps.begin(number, failed)
+            self._may_have_printed |= ready.may_print
+            if ready.program.default_dtype is not self._default_dtype:
+                self._default_dtype = ready.program.default_dtype
+                torch.set_default_dtype(self._default_dtype)
+            if failed or ready.function is None or number <= control.cancelled_upto or self._steps.recordings:
+                self._run(number, ready, operands, outputs, None)
             else:
-                for value, result in zip(outputs, results, strict=True):
-                    if result is not None:
-                        values[value] = result
+                try:
+                    results = ready.function(operands)
+                except Exception as error:
+                    self._run(number, ready, operands, outputs, error)
+                else:
+                    for value, result in zip(outputs, results, strict=True):
+                        if result is not None:
+                            values[value] = result
         if memory is not None:
             memory.let_go(operands)  # the rest of them and of the program's values
         self._values.free(free)  # results of this call may be among these, too
         self._end_call(number)
         self._is_settled = self.communicator.settle()
-
-    def _prepare(self, number: int, ready: ReadyProgram, failed: Failure | None) -> None:
-        """Set what the steps of a call read."""
-        self._steps.begin(number, failed)
-        if ready.may_print:
-            self._may_have_printed = True
-        if ready.program.default_dtype is not self._default_dtype:
-            self._default_dtype = ready.program.default_dtype
-            torch.set_default_dtype(self._default_dtype)
 
     def _end_call(self, number: int) -> None:
         """Note that a call is finished."""
@@ -250,20 +246,19 @@ class Worker:
         ready: ReadyProgram,
         values: list[Any],
         outputs: tuple[int, ...],
-        why: Failure | Exception | None,
+        error: Exception | None,
     ) -> None:
         """Run a program where the fast path does not: from its start, or after its function has raised.
 
         Args:
             values: the operands, each of which is dropped after its last use.
-            why: the failure of an operand; or the error that the function has raised.
+            error: what the function has raised, if it has run.
         """
         values += [None] * (ready.size - len(values))
         steps = self._steps
-        if isinstance(why, Exception):
-            steps.go_on(ready, values, why)
+        if error is not None:
+            steps.go_on(ready, values, error)
         else:
-            self._prepare(number, ready, why)
             recording, start_ns = steps.recordings.get(0), time.monotonic_ns()
             if recording is not None:
                 recording.begin(number)

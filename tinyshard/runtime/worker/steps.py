@@ -71,8 +71,7 @@ class Steps(OneByOne):
     def begin(self, number: int, failure: Failure | None) -> None:
         """Begin a call, with the failure of an operand, if there is one."""
         self.number, self.exchanges, self.failure = number, 0, failure
-        if failure or self.failed:
-            self.failed = {0} if failure else set()
+        self.failed = {0} if failure else set()
 
     # ---- the fast path ------------------------------------------------------------------------------------------
 
