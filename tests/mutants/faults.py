@@ -123,7 +123,7 @@ RUNTIME = (
     Fault(
         "a scan in reverse stacks its results from the first row on",
         "tinyshard/runtime/worker/flow.py",
-        "        i = self._at(self._done - 1)\n        for stack",
+        "        i = self._order[self._done - 1]\n        for stack",
         "        i = self._done - 1\n        for stack",
         ("tests/unit/test_scan.py::test_a_scan_of_any_layout_is_the_loop",),
     ),

@@ -79,7 +79,7 @@ class Lockstep(OneByOne):
         if request.name == "transfer":
             moved = _transfer([x for (x,) in shards.values()], request.result, **request.params)
             return dict(zip(shards, ([x] for x in moved), strict=True))
-        does, params = COLLECTIVES[request.name], request.arguments
+        does, params = COLLECTIVES[request.name], request.params
         results: dict[int, Sequence[Any]] = {}
         for position in shards:
             if position in results:

@@ -59,6 +59,7 @@ class Request:
         params: its other parameters.
         metas: shape and dtype of each operand, on devices that have one.
         result: shape and dtype of the first result.
+        groups: if it communicates in smaller groups, their members, counted along the named axes.
     """
 
     name: str
@@ -68,17 +69,13 @@ class Request:
     params: dict[str, Any]
     metas: tuple[ShapedType | None, ...]
     result: ShapedType | None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Its parameters without its groups."""
-        return {k: v for k, v in self.params.items() if k != "groups"}
+    groups: Sequence[Sequence[int]] | None = None
 
     def positions(self, position: int) -> tuple[int, ...]:
         """The group of devices with which the device at a position exchanges data, including itself."""
         if self.name == "transfer":
             return tuple(range(len(self.devices)))
-        return tuple(group_positions(self.axes, self.named, position, self.params.get("groups")))
+        return tuple(group_positions(self.axes, self.named, position, self.groups))
 
 
 # identifies an exchange of a device: the call, and the number of exchanges in the call before it
@@ -104,7 +101,7 @@ class Communicator:
         """A collective, or a transfer, as a function. It raises PeerLostError if a device of the group is lost."""
         if request.name == "transfer":
             return self._ready_transfer(request)
-        params = request.arguments
+        params = request.params
         positions = request.positions(request.devices.index(self._device))
         group = group_of(tuple(request.devices[p] for p in positions), self._device)
         own = COLLECTIVES[request.name].own
@@ -136,7 +133,7 @@ class Communicator:
         Args:
             group: at least two devices.
             metas: shape and dtype of the operands.
-            params: the collective's parameters without its groups.
+            params: the collective's parameters.
         """
         raise NotImplementedError
 

@@ -146,15 +146,16 @@ def _by_kind(
     """The attributes of a ready step that only steps of its kind have."""
     if step.op in COLLECTIVES or step.op == "transfer":
         axes = tuple(step.kwargs.get("axes", ()))
-        params = {k: v for k, v in step.kwargs.items() if k != "axes"}
+        params = {k: v for k, v in step.kwargs.items() if k not in ("axes", "groups")}
         metas, result = tuple(program.metas[n] for n in step.operands), program.metas[step.results[0]]
-        request = Request(step.op, program.devices, program.axes, axes, params, metas, result)
+        groups = step.kwargs.get("groups")
+        request = Request(step.op, program.devices, program.axes, axes, params, metas, result, groups)
         return {"request": request, "perform": communicator and communicator.ready(request)}
     if step.op in FLOWS:
-        types = tuple(program.metas[n] for n in step.results)
-        flow = functools.partial(FLOWS[step.op], step, results=types, place=place)
+        stacked = FLOWS[step.op].stacked(step, [program.metas[n] for n in step.results])
+        flow = functools.partial(FLOWS[step.op], step, stacked=stacked, place=place)
         bodies = tuple(make_ready(body, place, communicator, send) for body in step.bodies)
-        return {"flow": flow, "bodies": bodies, "makes_nbytes": _nbytes(FLOWS[step.op].stacked(step, types))}
+        return {"flow": flow, "bodies": bodies, "makes_nbytes": _nbytes(stacked)}
     if step.op in BLOCK_STEPS:
         does = BLOCK_STEPS[step.op]
         return {"call": lambda values: (does(*_filled(step.args, values)).to(place),)}

@@ -29,15 +29,15 @@ class Flow:
     Args:
         step: the step.
         values: of the program around it.
-        results: shape and dtype of each result.
+        stacked: shape and dtype of its stacks.
         place: the GPU on which results are made; None for the CPU.
     """
 
     def __init__(
-        self, step: Eqn, values: list[Any], *, results: Sequence[ShapedType | None], place: torch.device | None
+        self, step: Eqn, values: list[Any], *, stacked: Sequence[ShapedType | None], place: torch.device | None
     ) -> None:
         self._step = step
-        self._stacked = self.stacked(step, results)
+        self._stacked = stacked
         self._stacks: list[torch.Tensor] = []
         self._place = place
         self._start(*([values[x.number] for x in part] for part in step.args))
@@ -48,7 +48,7 @@ class Flow:
 
     @staticmethod
     def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
-        """Those of its results, of these shapes and dtypes, that it makes before the first round."""
+        """Those of its results, of these shapes and dtypes, that are stacks, made before the first round."""
         return ()
 
     def begin(self) -> Sequence[torch.Tensor]:
@@ -74,7 +74,7 @@ class Scan(Flow):
 
     def _start(self, carry: list[Any], rows: list[Any], constants: list[Any]) -> None:
         self._carry, self._rows, self._constants = carry, rows, constants
-        self._length, self._reverse = self._step.kwargs["length"], self._step.kwargs["reverse"]
+        self._order = range(self._step.kwargs["length"])[:: -1 if self._step.kwargs["reverse"] else 1]
         self._count = len(carry)
         self._done = 0
 
@@ -85,25 +85,22 @@ class Scan(Flow):
 
     def next(self, failed: bool) -> Round | None:
         """The body, with the carry and the next row."""
-        if self._done == self._length or (failed and not self._step.communicates):
+        if self._done == len(self._order) or (failed and not self._step.communicates):
             return None
         inputs: list[Any] = []
         if not failed:
-            i = self._at(self._done)
+            i = self._order[self._done]
             inputs = [*self._carry, *(x[i] for x in self._rows), *self._constants]
             self._carry = []  # the body frees each part after its last use
         self._done += 1
         return 0, inputs
-
-    def _at(self, number: int) -> int:
-        return self._length - 1 - number if self._reverse else number
 
     def take(self, outputs: list[Any], failed: bool) -> None:
         """The carry of the next round; results are put in their stacks."""
         if failed:
             return
         self._carry = outputs[: self._count]
-        i = self._at(self._done - 1)
+        i = self._order[self._done - 1]
         for stack, y in zip(self._stacks, outputs[self._count :], strict=True):
             stack[i].copy_(y)
 

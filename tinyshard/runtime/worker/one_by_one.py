@@ -179,16 +179,12 @@ class OneByOne:
 
 
 def _store(ready: ReadyProgram, step: ReadyStep, row: list[Any], results: Sequence[Any]) -> None:
-    """Put the results of a step into their slots."""
+    """Put the results of a step into their slots. Raises FloatingPointError for a NaN, if the program checks that."""
     if ready.program.checks_nans and not step.step.op.startswith(_UNWRITTEN):
         for x in results:
-            check_nans(step.step.op, x)
+            is_float = isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+            if is_float and (nans := int(x.isnan().sum())):
+                raise FloatingPointError(f"invalid value (nan) encountered in {step.step.op}: {nans} of {x.numel()}")
     for slot, result in zip(step.results, results, strict=False):
         if slot >= 0:
             row[slot] = result
-
-
-def check_nans(op: str, x: Any) -> None:
-    """Raise FloatingPointError if a tensor has a NaN."""
-    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) and bool(torch.isnan(x).any()):
-        raise FloatingPointError(f"invalid value (nan) encountered in {op}: {int(torch.isnan(x).sum())} of {x.numel()}")
