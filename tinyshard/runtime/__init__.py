@@ -26,7 +26,7 @@ worker/               a device: one process
     recording         the device's records while a trace of ts.profiler is on
     kernels           faster functions for some ops
     products          which library multiplies large matrices
-    gpu               differences on a GPU
+    gpu               functions that GPUs call in place of ops for CPUs alone
     control           the control thread: freeze, cancel, look, lost
 processes             which process this is: process_index, process_count, local_device_count
 shm/                  memory shared by the processes of one host

@@ -1,8 +1,4 @@
-"""Differences on a GPU.
-
-A trace uses tensors on the CPU, for which torch has ops that it does not have for GPUs: GPUs call the kernels
-here in their place.
-"""
+"""Kernels of GPUs in place of ops that torch has for CPUs alone: a trace, which uses tensors on the CPU, has them."""
 
 from __future__ import annotations
 
@@ -12,18 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-
-def is_broken(gpu: torch.device) -> bool:
-    """Whether this process cannot use the GPU any more: CUDA raises its first error at every later call.
-
-    It blocks until the GPU has finished its queued work.
-    """
-    try:
-        torch.cuda.synchronize(gpu)
-    except Exception:
-        return True
-    return False
 
 
 def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float) -> Tensor:

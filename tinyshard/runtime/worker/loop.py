@@ -28,7 +28,6 @@ from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
-from tinyshard.runtime.worker.gpu import is_broken
 from tinyshard.runtime.worker.recording import CALL, NO_EXCHANGE, Recording
 from tinyshard.runtime.worker.steps import Steps
 from tinyshard.runtime.worker.values import Memory, Values, meta_of
@@ -236,8 +235,11 @@ class Worker:
 
     def _fail(self, number: int, failure: Failure) -> Failure:
         wire.send(self.sock, ("failed", number, failure))
-        if self.place is not None and is_broken(self.place):
-            leave(GPU_FAILED)
+        if self.place is not None:
+            try:
+                torch.cuda.synchronize(self.place)
+            except Exception:  # CUDA raises its first error at every later call: this process cannot use the GPU
+                leave(GPU_FAILED)
         return failure
 
     def _run(
