@@ -75,7 +75,7 @@ class Ran:
         operands.clear()
         control.enter(NUMBER)
         steps.begin(NUMBER, None)
-        steps.run(ready, values)
+        steps.run(ready, [values], [0])
         failed = steps.failure
         assert control.current is None and self.failures == ([failed] if failed else [])
         self.results = None if failed else [values[slot] for slot in program.outputs]

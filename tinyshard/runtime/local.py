@@ -118,16 +118,15 @@ class LocalRuntime:
         devices = ready.program.devices
         extra = [None] * (ready.size - len(inputs))
         values: list[list[Any]] = [[self._values[d].by_number.get(i) for i in inputs] + extra for d in devices]
-        failed = {p for p, d in enumerate(devices) if any(d in r.failures for r in run.parents)}
         if self._memories:
             for device, row in zip(devices, values, strict=True):
                 self._memories[device].hold(row)
         self._free(devices, donated)
-        call = Lockstep(run, ready, failed, self._handed, self._memories, self._recordings)
-        call.run_steps(ready, values, range(len(devices)))
+        call = Lockstep(run, ready, self._handed, self._memories, self._recordings)
+        call.run(ready, values, range(len(devices)))
         for position, device in enumerate(devices):
             for number, slot in zip(outputs, ready.program.outputs, strict=True):
-                if position not in failed and values[position][slot] is not None:
+                if position not in call.failed and values[position][slot] is not None:
                     self._values[device].keep(number, values[position][slot])
             if self._memories:
                 self._memories[device].let_go(values[position])

@@ -27,7 +27,6 @@ class Lockstep(OneByOne):
     Args:
         run: the call.
         ready: its program.
-        failed: the positions of the devices that have failed before.
         handed: by device, its last collectives: (name, group size, operand bytes).
         memories: by device, its memory counter; empty without a limit.
         recordings: while a trace is on, one for each device; else none.
@@ -40,13 +39,12 @@ class Lockstep(OneByOne):
         self,
         run: Run,
         ready: ReadyProgram,
-        failed: set[int],
         handed: Sequence[deque[tuple[str, int, int]]],
         memories: Sequence[Memory],
         recordings: Sequence[Recording],
     ) -> None:
         super().__init__({p: memories[device] for p, device in enumerate(run.devices)} if memories else {})
-        self.failed = failed
+        self.failed = {p for p, d in enumerate(run.devices) if any(d in r.failures for r in run.parents)}
         if recordings:
             self.recordings = {p: recordings[device] for p, device in enumerate(run.devices)}
         for recording in self.recordings.values():

@@ -264,7 +264,7 @@ class Worker:
             recording, start_ns = steps.recordings.get(0), time.monotonic_ns()
             if recording is not None:
                 recording.begin(number)
-            steps.run(ready, values)
+            steps.run(ready, [values], [0])
             if recording is not None:
                 recording.note(ready.program.number, CALL, NO_EXCHANGE, start_ns)
         if self.place is not None and not steps.failed:

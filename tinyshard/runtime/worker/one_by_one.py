@@ -65,16 +65,16 @@ class OneByOne:
         assert step.call is not None
         return step.call(row)
 
-    def _run_body(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int]) -> None:
-        """Run a program of a step of control flow."""
-        self.run_steps(ready, rows, positions)
+    def run(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int]) -> None:
+        """Run a program of the call, or of a step of control flow in it."""
+        self._run_steps(ready, rows, positions)
 
     def _before_step(self, step: ReadyStep, rows: Rows) -> None:
         """Called before each step."""
 
     # ---- steps --------------------------------------------------------------------------------------------------
 
-    def run_steps(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int], first: int = 0) -> None:
+    def _run_steps(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int], first: int = 0) -> None:
         """Run the steps of a program, from the one with this number on; all devices do if they communicate."""
         memories = [(p, self._memories[p]) for p in positions if p in self._memories]
         for number in range(first, len(ready.steps)):
@@ -138,7 +138,7 @@ class OneByOne:
                 memory.hold(inner[p])
                 memory.let_go(before.get(p, ()))
                 before[p] = inner[p]
-            self._run_body(body, inner, positions)
+            self.run(body, inner, positions)
             for p, flow in flows.items():
                 try:
                     flow.take([inner[p][slot] for slot in body.program.outputs], p in failed)

@@ -1,7 +1,7 @@
 """Runs the steps of a program on one device: all of them as one function, or one after the other.
 
     ready.function(operands)     the fast path: code that is generated from the program (`device_code`)
-    run_steps(...)               the slow path (`one_by_one`): from the step that has raised, or from the first one if
+    _run_steps(...)              the slow path (`one_by_one`): from the step that has raised, or from the first one if
                                  memory is limited, results are checked or steps are recorded
 
 A failed device continues in the slow path: it computes nothing more, and gives zeros to collectives, in which other
@@ -155,20 +155,21 @@ class Steps(OneByOne):
             for slot in step.dead:
                 values[slot] = None
         traceback.clear_frames(error.__traceback__)  # they hold values
-        self.run_steps(ready, [values], [0], after)
+        self._run_steps(ready, [values], [0], after)
 
     # ---- the slow path ------------------------------------------------------------------------------------------
 
-    def run(self, ready: ReadyProgram, values: list[Any]) -> None:
+    def run(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int]) -> None:
         """Run a program of the call; `failure` is there if the call has failed by then.
 
         After a step raises, or the call is cancelled, the collectives get zeros: other devices wait in them.
 
         Args:
-            values: those of the program, of which the operands are there.
+            rows: the values of the program, of which the operands are there.
         """
+        (values,) = rows
         if ready.function is None or self.failed or self.recordings or self.number <= self._call_control.cancelled_upto:
-            self.run_steps(ready, [values], [0])
+            self._run_steps(ready, rows, positions)
             return
         operands = values[: ready.program.num_inputs]
         values[: len(operands)] = [None] * len(operands)  # the function drops each after its last use
@@ -179,9 +180,6 @@ class Steps(OneByOne):
         else:
             for slot, result in zip(ready.program.outputs, results, strict=True):
                 values[slot] = result
-
-    def _run_body(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int]) -> None:
-        self.run(ready, rows[0])
 
     def _before_step(self, step: ReadyStep, rows: Rows) -> None:
         if self.number <= self._call_control.cancelled_upto and not self.failed:
