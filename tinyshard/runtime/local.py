@@ -42,6 +42,9 @@ class LocalRuntime:
         count: number of devices.
         limit_nbytes: the largest number of bytes that each may hold; None for no limit.
 
+    Attributes:
+        is_alive: whether calls can be made: it is not shut down.
+
     Communication: none.
     """
 
@@ -56,7 +59,7 @@ class LocalRuntime:
         self._values = [Values(device, None, None, memory) for device, memory in enumerate(memories)]
         self._programs: dict[int, ReadyProgram] = {}
         self._watched = Watched()  # these programs
-        self._closed = False
+        self.is_alive = True
         self._recordings: list[Recording] = []  # while a trace is on, one for each device
         self._handed: list[deque[tuple[str, int, int]]] = [deque(maxlen=MOST_HANDED) for _ in self.devices]
 
@@ -192,14 +195,9 @@ class LocalRuntime:
         """None: the devices do not have processes."""
         return None
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether calls can be made: not shut down."""
-        return not self._closed
-
     def shutdown(self) -> None:
         """Drop all values."""
-        self._closed = True
+        self.is_alive = False
         for values in self._values:
             values.by_number.clear()
         self._programs.clear()
@@ -231,7 +229,7 @@ class LocalRuntime:
 
     def check_open(self) -> None:
         """Raise RuntimeStateError if it has been shut down."""
-        if self._closed:
+        if not self.is_alive:
             raise RuntimeStateError(
                 "the runtime that held this value has been shut down",
                 rule="values live on the devices and end with them",
