@@ -124,7 +124,7 @@ def pieces(sizes: Sequence[int], place: int, count: int) -> tuple[tuple[int, int
     low, high = (total * k // count for k in (place, place + 1))
     for k, nbytes in enumerate(sizes):
         if nbytes > SMALL_NBYTES:
-            ends = [nbytes if at - before >= nbytes else max(0, at - before) for at in (low, high)]
+            ends = [min(max(0, at - before), nbytes) for at in (low, high)]
             start, end = (at if at == nbytes else at // ALIGNED_NBYTES * ALIGNED_NBYTES for at in ends)
         else:
             start, end = 0, nbytes if low <= before < high else 0

@@ -116,10 +116,7 @@ class OneByOne:
         # a step of a single device, as to read its position, may run more often than on other devices
         self.exchanges += communicates
         for p, results in self._exchange(step, rows, positions, exchange):
-            try:
-                _store(ready, step, rows[p], results)
-            except Exception as error:
-                self._fail(step, rows, p, error)
+            self._tried(step, rows, p, _store, ready, step, rows[p], results)
         for p in positions if self.recordings else ():
             self.recordings[p].note(ready.program.number, number, exchange if communicates else NO_EXCHANGE, start_ns)
 
@@ -140,10 +137,7 @@ class OneByOne:
                 before[p] = inner[p]
             self.run(body, inner, positions)
             for p, flow in flows.items():
-                try:
-                    flow.take([inner[p][slot] for slot in body.program.outputs], p in failed)
-                except Exception as error:
-                    self._fail(step, rows, p, error)
+                self._tried(step, rows, p, flow.take, [inner[p][slot] for slot in body.program.outputs], p in failed)
         for p, flow in flows.items():
             if p not in failed:
                 for slot, result in zip(step.results, flow.results(), strict=True):
