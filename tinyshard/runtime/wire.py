@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import functools
 import pickle
 import pkgutil
 import select
@@ -39,11 +40,16 @@ Current = tuple[int, int, str, tuple[int, ...]]
 def call_frame(number: int, program: int, inputs: Sequence[int], outputs: Sequence[int], free: Sequence[int]) -> bytes:
     """The frame of a call, which is parsed as the head ("run", number, program, inputs, outputs, free)."""
     numbers = (number, program, len(inputs), len(outputs), *inputs, *outputs, *free)
-    return struct.pack(f"<IQ{len(numbers)}q", 8 * len(numbers), CALL, *numbers)
+    return _numbers(len(numbers)).pack(8 * len(numbers), CALL, *numbers)
+
+
+@functools.lru_cache(maxsize=256)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f"<IQ{count}q")
 
 
 def _call_of(record: bytes | bytearray | memoryview, head_nbytes: int, at: int = 0) -> tuple[Any, ...]:
-    _, _, number, program, inputs, outputs, *values = struct.unpack_from(f"<IQ{head_nbytes >> 3}q", record, at)
+    _, _, number, program, inputs, outputs, *values = _numbers(head_nbytes >> 3).unpack_from(record, at)
     made = inputs + outputs
     return "run", number, program, values[:inputs], values[inputs:made], values[made:]
 

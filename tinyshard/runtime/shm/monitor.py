@@ -39,13 +39,14 @@ _library = ctypes.CDLL(None)
 _quick = ctypes.PyDLL(None)  # for functions that return at once, which need not release the interpreter's lock
 give_core_away = _library.sched_yield
 # takes a deadline on the monotonic clock: the GNU library has it
+_TwoLongs = ctypes.c_long * 2
 _HAS_CLOCK_LOCK = hasattr(_library, "pthread_mutex_clocklock")
 _HAS_RELATIVE_WAIT = hasattr(_library, "pthread_cond_timedwait_relative_np")  # macOS
 
 
 def timespec(seconds: float) -> ctypes.Array[ctypes.c_long]:
     """A time as C has it: seconds and nanoseconds."""
-    return (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))
+    return _TwoLongs(int(seconds), int(seconds % 1 * 1e9))
 
 
 class Monitor:
