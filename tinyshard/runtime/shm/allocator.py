@@ -76,11 +76,12 @@ class Arena:
     """
 
     def __init__(self, fd: int, count: int, member: int, *, is_controller: bool = False) -> None:
+        self.count = count
         self.member = member
         first = control_block.nbytes(count)
-        nbytes = os.fstat(fd).st_size
-        region_nbytes = (nbytes - first) // (count + 1)
-        self._mapping = Mapping(fd, nbytes)
+        self._nbytes = os.fstat(fd).st_size
+        region_nbytes = (self._nbytes - first) // (count + 1)
+        self._mapping = Mapping(fd, self._nbytes)
         self.bytes = self._mapping.bytes
         self.address = self.bytes.ctypes.data
         self.control = control_block.ControlBlock(self.bytes[:first], count)
@@ -229,7 +230,7 @@ class Arena:
         if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
             return -1
         offset = tensor.data_ptr() - self.address
-        return offset if 0 <= offset < self.bytes.nbytes else -1
+        return offset if 0 <= offset < self._nbytes else -1
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         """The held block that contains a tensor's values, offset to their start; None if there is none."""

@@ -52,9 +52,6 @@ class Waking:
         word: int32[1], shared.
         monitors: each device's, with a condition.
         own: the device; -1 for the controller, which wakes and does not wait.
-
-    Attributes:
-        is_ordered: processors make stores visible in program order, so that a number needs no mutex.
     """
 
     is_ordered = False
@@ -74,33 +71,26 @@ class Waking:
 
     def read(self, numbers: memoryview) -> list[int]:
         """The last number of each device, before its data; -1 for one that is stopped while it holds its mutex."""
-        written: list[int] = numbers.tolist()
-        if self.is_ordered:
-            return written
-        return [number if self.fence(device) else -1 for device, number in enumerate(written)]
+        return [number if self.fence(device) else -1 for device, number in enumerate(numbers.tolist())]
 
     def read_own(self, numbers: memoryview) -> int:
         """The number for this device, before its data."""
         number: int = numbers[self._own]
-        if not self.is_ordered:
-            self.fence(self._own)
+        self.fence(self._own)
         return number
 
     def write_own(self, numbers: memoryview, number: int) -> None:
         """Write this device's number: after the data that belong to it, and before anything that is read next."""
-        if self.is_ordered:
+        with self._monitors[self._own]:
             numbers[self._own] = number
-            self.fence(self._own)
-        else:
-            with self._monitors[self._own]:
-                numbers[self._own] = number
 
     def write(self, numbers: memoryview, devices: Iterable[int], number: int) -> list[int]:
         """Write a number for devices to read, after all that was written before; the devices for which it is there."""
-        # after the fence, what was written before is there for a device that reads the number
-        written = list(devices) if self.is_ordered else [device for device in devices if self.fence(device)]
-        for device in written:
-            numbers[device] = number
+        written = []
+        for device in devices:
+            if self.fence(device):  # what was written before is there for a device that reads the number
+                numbers[device] = number
+                written.append(device)
         return written
 
     def wake(self, devices: Sequence[int]) -> list[int]:
@@ -144,7 +134,7 @@ class Waking:
 
 
 class FutexWaking(Waking):
-    """One process's end, on Linux on x86-64: it sleeps and wakes by the futex. The arguments are those of `Waking`."""
+    """One process's end, on Linux on x86-64; the arguments are those of `Waking`."""
 
     is_ordered = True
 
@@ -161,6 +151,29 @@ class FutexWaking(Waking):
         """Keep a load from overtaking an earlier store."""
         with self._lock:  # is acquired by a locked instruction
             return True
+
+    def read(self, numbers: memoryview) -> list[int]:
+        """The last number of each device."""
+        written: list[int] = numbers.tolist()
+        return written
+
+    def read_own(self, numbers: memoryview) -> int:
+        """The number for this device."""
+        number: int = numbers[self._own]
+        return number
+
+    def write_own(self, numbers: memoryview, number: int) -> None:
+        """Write this device's number, before anything that is read next."""
+        numbers[self._own] = number
+        with self._lock:  # a fence
+            pass
+
+    def write(self, numbers: memoryview, devices: Iterable[int], number: int) -> list[int]:
+        """Write a number for devices to read, after all that was written before; the devices for which it is there."""
+        written = list(devices)
+        for device in written:
+            numbers[device] = number
+        return written
 
     def wake(self, devices: Sequence[int]) -> list[int]:
         """Let these devices read again what they wait for, and return all of them. Idempotent."""
