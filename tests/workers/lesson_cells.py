@@ -82,6 +82,7 @@ def run_lesson(path: Path) -> tuple[int, int]:
     shell.displayhook = shown
     shell.display_trap.hook = shown
     shell.display_pub = CapturingDisplayPublisher(shell=shell)  # pictures and buttons, which stdout would show as text
+    shell.kernel = object()  # as in a notebook, where pictures are displayed, not printed
     shell.colors = "nocolor"
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     n_equal = 0
