@@ -90,7 +90,7 @@ def test_lessons_print_the_same_on_two_machines(machines: Machines) -> None:
     ran = subprocess.run(command, env=machines.environment(), cwd=machines.folder, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr + machines.said()
     lines = ran.stdout.splitlines()
-    assert len(lines) == len(LESSONS) == examples(1, 6)
+    assert len(lines) == len(LESSONS) == examples(1, 7)
     for line in lines:
         assert int(line.split(" cells, ")[1].split()[0]) > 10, line
 
