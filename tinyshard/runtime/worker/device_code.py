@@ -10,10 +10,10 @@
                                                         v2 = all_reduce(v1)  # f32[4], axes=(0,), op='sum'
                                                         ...
 
-A line drops values after their last use. A large sum, difference, product or quotient of elements is written into an
-operand that nothing else uses (`out=v1`): the processor has that memory in its cache. `check()` raises if the call was
-cancelled meanwhile; so does a collective. Nothing else looks for what may go wrong: whoever calls the function finds
-the step by the line number in the traceback, and its operands among the locals of the frame.
+A line drops values after their last use. A large sum, difference, product or quotient of elements is written into its
+first operand if nothing else uses that (`out=v1`): the processor has its memory in the cache. `check()` raises if the
+call was cancelled meanwhile; so does a collective. Nothing else looks for what may go wrong: whoever calls the function
+finds the step by the line number in the traceback, and its operands among the locals of the frame.
 """
 
 from __future__ import annotations
@@ -165,11 +165,14 @@ class _Writer:
         return f"{call}  # {types}" if types else call
 
     def _reused(self, step: Eqn) -> Sequence[int]:
-        """The operand into which a step writes its result, if there is one: of its shape and dtype, and used once."""
+        """The first operand, if the step may write its result into it: it has its shape and dtype, and is used once.
+
+        In new memory the result would have that operand's layout, too, so later steps compute the same bits.
+        """
         meta = self._program.metas[step.results[0]]
         if meta is None or meta.nbytes < _REUSED_NBYTES:
             return ()
-        return [n for n in step.operands if n in self._reusable and self._program.metas[n] == meta][:1]
+        return [n for n in step.operands[:1] if n in self._reusable and self._program.metas[n] == meta]
 
     def _name(self, op: str, key: Any, number: int) -> str:
         if key not in self._names:
