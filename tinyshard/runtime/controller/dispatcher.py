@@ -32,6 +32,8 @@ from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.completion import Completions
 from tinyshard.runtime.shm.log import CallLog
 
+# with this many unfinished calls the dispatcher checks the devices' progress
+RUNS_BETWEEN_LOOKS = 64
 # waking a device costs the controller more than a call; in a burst it is done for the first and then so often
 RING_EVERY_S = 4e-3
 # for each device: unfinished calls, and bytes on their way to it
@@ -194,6 +196,8 @@ class Dispatcher:
         self._number()
         if not self.started.is_open or self.closing or self.broken:
             return False
+        if len(self.calls.unsettled) >= RUNS_BETWEEN_LOOKS and self._queue:
+            self.look_at_progress()
         while self._queue:
             if not self._send_first(is_receiver=is_receiver):
                 return False
