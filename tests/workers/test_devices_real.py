@@ -1,9 +1,12 @@
 """The devices are real: eight processes, and one that stops holds up its own shard and every collective, no more."""
 
 import os
+import signal
 import socket
+import threading
 
 import psutil
+import pytest
 import torch
 
 import tinyshard as ts
@@ -45,6 +48,19 @@ def test_a_stopped_device_holds_up_every_collective(rows):
         assert not total.addressable_shards[0].data.is_ready()
     assert total.item() == 496
     assert total.is_ready()
+
+
+def test_ctrl_c_while_a_value_is_asked_for_does_not_cancel_it(rows):
+    y = ts.device_put(torch.zeros(8, 1 << 20), rows).block_until_ready()
+    with stopped(ts.devices()[3].pid):
+        for _ in range(300):
+            y = y + 1
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            while not y.is_ready():
+                pass
+    assert y[3, 0].item() == 300
 
 
 def test_a_value_is_never_ready_before_its_device_has_said_so(rows):

@@ -74,7 +74,8 @@ class Waiting:
         def missing(within_s: float) -> Iterable[int] | None:
             if completions.wait(needs, calls.record_progress, within_s):
                 return None
-            time.sleep(BETWEEN_GLANCES_S)  # `wait` returns at once if another thread sleeps in it
+            if timeout_s < 0:
+                time.sleep(BETWEEN_GLANCES_S)  # `wait` returns at once if another thread sleeps in it
             late = self.late(needs)
             return None if any(links[d].lost for d in late) else late
 
@@ -166,7 +167,7 @@ class Waiting:
         meanwhile: Callable[[], None] = lambda: None,
         what: str = "waiting for the devices",
     ) -> bool:
-        """Block until a wait is over; False after `timeout_s`. Ctrl-C ends it, and cancels the unfinished calls.
+        """Block until a wait is over; False after `timeout_s`. Ctrl-C ends it; one without a limit cancels the calls.
 
         Args:
             missing: blocks for a number of seconds at most; returns the devices whose answer is missing, or None if
@@ -200,7 +201,8 @@ class Waiting:
                     devices = missing(GLANCE_FOR_S)
             return True
         except KeyboardInterrupt:
-            self.cancel()
+            if timeout_s < 0:
+                self.cancel()
             raise
         finally:
             self.print_output()

@@ -70,8 +70,15 @@ class Agent:
 
     @property
     def is_there(self) -> bool:
-        """Whether its connection has not ended."""
-        self._receive()
+        """Whether its connection has not ended. It reads nothing: Ctrl-C may interrupt it, and no answer is lost."""
+        if not self.lost:
+            try:
+                if not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                    self.lose(ConnectionError())
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self.lose(error)
         return not self.lost
 
     def lose(self, error: OSError) -> None:
