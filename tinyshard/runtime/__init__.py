@@ -18,7 +18,7 @@ worker/               a device: one process
     main              from its fork to its end
     loop              handles messages in order
     values            the values that the device keeps, and its memory, counted and limited
-    steps             the steps of a call: as one function, or from a failure on one by one
+    steps             the steps of a call: as one function, or one by one
     device_code       that function, generated from a program
     one_by_one        the steps one by one, with what is done between two of them
     flow              loops and branches: programs that a step runs, in rounds
@@ -67,24 +67,25 @@ lockstep              one call there, step by step for all devices
 options               the arguments of init: checks, and what starts the devices
 lifecycle             init, devices, shutdown, and the current runtime
 
-A walk, with shared memory: `v + 1` on eight devices, the second time: a program's first call runs step by step.
+A walk, with shared memory: `v + 1` on eight devices, after its first two calls: the first runs step by step, and the
+second makes the program's function.
 
 1. `ProcessPool.run` makes the futures of the results and posts the call (`Dispatcher.post`). `Deliveries.prepare`
    makes its one record, of ints: the call, the program, the numbers of operands and results, and values to free; the 1
    is part of the program. `Deliveries.send` has `CallLog.publish` write it once for all devices. `CallLog.ring` wakes
    those that sleep, by one system call (`waking`), or, soon after another call, the I/O thread does so for several.
 2. A device takes the record in `LogReader.take`. `Worker._call` finds the operands by their numbers, calls the
-   program's function, and keeps its results. `device_code` has written the function, a line for each step.
+   program's function, which `device_code` has written, a line for each step, and keeps its results.
 3. A line that is a collective waits at `Barrier.wait`. The last device to arrive computes a small sum, by
    `collectives.eager`; for a large one each device computes a part, by `reduction.combine`, between two such waits.
-4. The device writes the call's number in `Completion.finish`; a waiting thread reads it in `Completions.wait`. To print
-   the result, the controller asks a device that holds it: `Waiting.ask("fetch", ...)`, `Worker._handle`, and the reply
-   on the socket.
-5. If a step raises, the call is cancelled, or a device is lost, the function ends with an error. `Steps.go_on` finds
-   the step by the line in the traceback, its operands among the frame's variables, and continues step by step:
-   nothing more is computed, and other devices get zeros from this one.
+4. The device writes the call's number in `Completion.finish`, and wakes a thread that sleeps for it in
+   `Completions.wait`. To print a small result, the controller asks a device for each block:
+   `Waiting.ask("fetch", ...)`, `Worker._handle`, and the reply on the socket, which also says which calls are finished.
+5. If a step raises, or a collective or a `check()` finds that the call is cancelled or a device lost, the function ends
+   with an error. `Steps.go_on` finds the step by the line in the traceback, its operands among the frame's variables,
+   sends "failed" by the socket, and continues step by step: nothing more is computed, and other devices get zeros.
 6. The I/O thread notices a death at the end of the worker's socket (`Receiver._read`). `Receiver._lose` sends
    "lost" to the other devices: their control threads abort the collectives. `watchdog` detects a device that is alive
    and stalls.
-7. Ctrl-C ends the wait and posts "cancel": `Interrupts` freezes busy devices, then sends each the calls to skip.
+7. Ctrl-C ends a wait and posts "cancel": `Interrupts` freezes busy devices, then sends each the calls to skip.
 """

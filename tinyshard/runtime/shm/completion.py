@@ -74,7 +74,7 @@ class Completions:
             within_s: how long to sleep.
 
         Returns:
-            False if it takes longer, or if another thread waits.
+            False if it takes longer, if messages that were sent before are late, or if another thread waits.
         """
         have = partial(_have, self._finished, needs)
         is_over = have() or self._waking.look_until(have, _LOOK_S) or self._sleep(needs, within_s)

@@ -29,7 +29,7 @@ CALLS = np.dtype(
         ("announced", np.int64),  # the end of the log that was announced to it
         ("taken", np.int64),  # up to where it has read the log; both in bytes since the log began
         ("finished", np.int64),  # the number of the last call that it has finished
-        ("awaited", np.int64),  # the call for whose end the controller sleeps, or 0
+        ("awaited", np.int64),  # the last call for whose end the controller has slept
         ("padding", np.int64, 4),  # a cache line for each device
     ]
 )

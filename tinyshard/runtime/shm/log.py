@@ -5,8 +5,8 @@ skip it. The controller writes a record after the last one and then announces to
 which the log is written. An interrupt before that has no effect; one between two devices leaves the rest of them in
 `_untold`, for the next `announce`. Waking sleeping devices takes much longer, and is a separate step (`ring`).
 
-A stopped device keeps the space from its oldest record on: after `LOG_NBYTES` of other devices' records, some
-30,000 calls, the log is full until the device continues or dies.
+A stopped device keeps the space from its oldest record on: after `LOG_NBYTES` of other devices' records
+the log is full until the device continues or dies.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class CallLog:
     def announce(self) -> bool:
         """Announce the records to their devices; False if one is stopped while it holds its mutex: call it again.
 
-        A device that is awake reads them at once; one that sleeps after `ring`.
+        A device that is awake reads them at once; one that sleeps after `ring`, or a tenth of a second.
         """
         if not self._untold:
             return True

@@ -34,7 +34,7 @@ class CallControl:
 
     Attributes:
         done: the last call that the loop has finished.
-        started: the last call that it has started.
+        started: the last call that it has come to: it may be frozen before it, or skip it.
         current: while the loop is in a collective, the exchange and the collective; else None.
         cancelled_upto: calls up to this one are cancelled: in their collectives the device sends zeros.
         cancelled_by: the line that was interrupted, as text.

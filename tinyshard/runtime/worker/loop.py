@@ -1,8 +1,8 @@
 """The loop of a device: one process that keeps shards by number and runs Programs by number, in the controller's order.
 
 It never traces or plans, and never receives a Python function. Messages come from the log in shared memory, or by the
-socket where there is none. Without a request the device sends that it is up and that a call has failed, and notes in
-shared memory, or now and then sends, which calls it has finished.
+socket where there is none and if they are long. Without a request the device sends that it is up, the values of effects
+and that a call has failed, and notes in shared memory, or now and then sends, which calls it has finished.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Worker:
         self._steps = Steps(self.device, self.call_control, self._fail, self.place, self._log is not None, self.memory)
 
     def serve(self) -> None:
-        """Handle messages in order, until the controller has ended. The controller bounds how many wait to be read."""
+        """Handle messages in order until `control.listen` ends the process. The controller bounds how many wait."""
         wire.send(self.sock, ("ready",))
         for head, payload in self._messages():
             if head[0] == "run":
@@ -92,7 +92,7 @@ class Worker:
                 self.arena.let_go()
 
     def _messages(self) -> Iterator[wire.Message]:
-        """The messages from the controller, until it has ended."""
+        """The messages from the controller."""
         from_socket = wire.messages(self.sock, self._rest, _REST_AFTER_S)
         if self._log is None:
             yield from from_socket
@@ -125,7 +125,7 @@ class Worker:
             torch.cuda.empty_cache()
 
     def _call(
-        self, number: int, program: int, inputs: Sequence[int], outputs: tuple[int, ...], free: Sequence[int]
+        self, number: int, program: int, inputs: Sequence[int], outputs: Sequence[int], free: Sequence[int]
     ) -> None:
         """Run a program, and note that the call is finished. `outputs` are numbers for the results."""
         values, control, memory = self._values.by_number, self.call_control, self.memory
@@ -247,7 +247,7 @@ class Worker:
         number: int,
         ready: ReadyProgram,
         values: list[Any],
-        outputs: tuple[int, ...],
+        outputs: Sequence[int],
         error: Exception | None,
     ) -> None:
         """Run a program where the fast path does not: from its start, or after its function has raised.

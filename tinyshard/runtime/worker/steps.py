@@ -1,8 +1,9 @@
 """Runs the steps of a program on one device: all of them as one function, or one after the other.
 
     ready.function(operands)     the fast path: code that is generated from the program (`device_code`)
-    _run_steps(...)              the slow path (`one_by_one`): from the step that has raised, or from the first one if
-                                 memory is limited, results are checked or steps are recorded
+    _run_steps(...)              the slow path (`one_by_one`): after the step that has raised; or all of them, in a
+                                 program's first call, on a GPU, if memory is limited, results are checked or steps are
+                                 recorded, and in a call that is cancelled or has a failed operand
 
 A failed device continues in the slow path: it computes nothing more, and gives zeros to collectives, in which other
 devices wait for it. Control flow among the steps runs the programs of its bodies in the same two ways.
