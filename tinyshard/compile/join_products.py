@@ -68,7 +68,7 @@ class _Group:
     Attributes:
         members: their positions in the program.
         at: where the one stands.
-        side: the operand that is joined, 0 or 1; None for a sum, of which both are, and which stands for the addition.
+        side: the operand that is joined, 0 or 1; None for a sum: both are joined, and the one replaces the addition.
     """
 
     members: list[int]
@@ -93,7 +93,7 @@ class _Joining:
             for n in step.operands:
                 self._uses[n].append(k)
         owners = owners_in(program)
-        returned = {owners[n] for n in program.outputs}  # of which each has memory of its own
+        returned = {owners[n] for n in program.outputs}  # each has memory of its own
         self._products = [k for k in sorted(small) if returned.isdisjoint(program.steps[k].results)]
         self._groups: dict[int, _Group] = {}  # by the position of a product
         self._gone: set[int] = set()  # positions of steps that lead from products to their sum

@@ -121,7 +121,7 @@ class Communicator:
         return perform
 
     def _ready_transfer(self, request: Request) -> Perform:
-        """A transfer of blocks between any devices. Operand and result are None on a device that has none.
+        """A transfer of blocks between any devices. An operand or a result is None where a device does not have it.
 
         Its parameter `moves`: (source position, target position, slices of the source, slices of the target).
         """

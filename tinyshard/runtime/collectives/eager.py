@@ -47,8 +47,8 @@ class Eager:
             list(zip(*(self._places(member, slot, metas) for member in group.members), strict=True))
             for slot in range(EAGER_SLOTS)
         ]
-        # of an all_reduce
-        results = [self._places(group.members[0], slot, metas, is_result=True) for slot in range(EAGER_SLOTS)]
+        slots = range(EAGER_SLOTS) if name == "all_reduce" else ()
+        results = [self._places(group.members[0], slot, metas, is_result=True) for slot in slots]
 
         def reduce(slot: int) -> None:
             for total, operands in zip(results[slot], shards[slot], strict=True):

@@ -78,7 +78,7 @@ class SharedMemoryCommunicator(Communicator):
         work = Several(self._arena, name, group, metas, params, self._empty)
 
         def perform(xs: Sequence[Tensor], moment: Moment) -> list[Tensor]:
-            operands = xs if name != "all_gather" else None  # of which each member writes its own into the result
+            operands = xs if name != "all_gather" else None  # each member writes its own into the result
             with self._rendezvous(group, moment, operand=operands, result_nbytes=work.shared_nbytes) as (lists, blocks):
                 results = work.run(xs, lists, blocks[0])
             return work.shared(blocks[0]) if work.shared_nbytes else results

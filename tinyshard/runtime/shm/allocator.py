@@ -11,7 +11,7 @@ A tensor of a block holds it, and so do its views. When the last is gone, the me
 
 Whatever the order in which a processor performs loads and stores, a member sees the values of a block that it gets: it
 learns of the block by the log of calls (`shm.waking`), by the barrier of an exchange, or by the monitor of a table of
-holders, each of which orders the operations before and after it.
+holders, and each of these orders the operations before and after it.
 """
 
 from __future__ import annotations

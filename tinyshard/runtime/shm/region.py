@@ -106,7 +106,7 @@ class Region:
         return min((nbytes for nbytes in found if nbytes is not None), default=float("inf"))
 
     def _new(self, size: int) -> int:
-        """The slot of a new block, at addresses without one; if there is no room, at those of free blocks."""
+        """The slot of a new block: in a gap, or, if none is large enough, where free blocks are."""
         end = self._gap_for(size)
         if not end:
             self._dissolve()

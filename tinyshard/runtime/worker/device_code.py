@@ -12,8 +12,8 @@
 
 A line drops values after their last use. A large sum, difference, product or quotient of elements is written into its
 first operand if nothing else uses that (`out=v1`): the processor has its memory in the cache. `check()` raises if the
-call was cancelled meanwhile; so does a collective. Nothing else looks for what may go wrong: whoever calls the function
-finds the step by the line number in the traceback, and its operands among the locals of the frame.
+call was cancelled meanwhile; so does a collective. Nothing else looks for what may go wrong: after an error
+`Steps.go_on` finds the step by the line number in the traceback, and its operands among the locals of the frame.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class _Writer:
             arguments += [f"**{{{k!r}: {x}}}" for k, x in named.items() if keyword.iskeyword(k)]
             # those whose functions may differ, as a kernel suits some shapes, have different names
             is_of_tensors = all(isinstance(a, Value | torch.Tensor) for a in args)
-            if is_of_tensors and not step.kwargs and step.op in ARITHMETIC:
-                arguments += [f"out=v{n}" for n in self._reused(step)]
+            if is_of_tensors and not step.kwargs and self._reuses(step):
+                arguments.append(f"out=v{step.operands[0]}")
             form: Any = list(step.kwargs), is_of_tensors
             if step.op in KERNELS:
                 form = [metas[a.number] if isinstance(a, Value) else a for a in step.args], step.kwargs
@@ -164,15 +164,15 @@ class _Writer:
             call = f"{slots}{', *_' if gives_more(step) else ''} = {call}"
         return f"{call}  # {types}" if types else call
 
-    def _reused(self, step: Eqn) -> Sequence[int]:
-        """The first operand, if the step may write its result into it: it has its shape and dtype, and is used once.
+    def _reuses(self, step: Eqn) -> bool:
+        """Whether a step may write its result into its first operand, which has its shape and dtype and is used once.
 
         In new memory the result would have that operand's layout, too, so later steps compute the same bits.
         """
+        if step.op not in ARITHMETIC or step.operands[0] not in self._reusable:
+            return False
         meta = self._program.metas[step.results[0]]
-        if meta is None or meta.nbytes < _REUSED_NBYTES:
-            return ()
-        return [n for n in step.operands[:1] if n in self._reusable and self._program.metas[n] == meta]
+        return meta is not None and meta.nbytes >= _REUSED_NBYTES and meta == self._program.metas[step.operands[0]]
 
     def _name(self, op: str, key: Any, number: int) -> str:
         if key not in self._names:

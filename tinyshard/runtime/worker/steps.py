@@ -166,7 +166,7 @@ class Steps(OneByOne):
         After a step raises, or the call is cancelled, the collectives get zeros: other devices wait in them.
 
         Args:
-            rows: the values of the program, of which the operands are there.
+            rows: the values of the program, of one device; the operands are there.
         """
         (values,) = rows
         if ready.function is None or self.failed or self.recordings or self.number <= self._call_control.cancelled_upto:
