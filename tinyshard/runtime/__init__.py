@@ -74,16 +74,17 @@ second makes the program's function.
    makes its one record, of ints: the call, the program, the numbers of operands and results, and values to free; the 1
    is part of the program. `Deliveries.send` has `CallLog.publish` write it once for all devices. `CallLog.ring` wakes
    those that sleep, by one system call (`waking`), or, soon after another call, the I/O thread does so for several.
-2. A device takes the record in `LogReader.take`. `Worker._call` finds the operands by their numbers, calls the
-   program's function, which `device_code` has written, a line for each step, and keeps its results.
+2. A device sleeps in `LogReader.take`, and takes the record there. `Worker._call` finds the operands by their numbers,
+   calls the program's function, which `device_code` has written, a line for each step, and keeps its results.
 3. A line that is a collective waits at `Barrier.wait`. The last device to arrive computes a small sum, by
    `collectives.eager`; for a large one each device computes a part, by `reduction.combine`, between two such waits.
-4. The device writes the call's number in `Completion.finish`, and wakes a thread that sleeps for it in
-   `Completions.wait`. To print a small result, the controller asks a device for each block:
+4. The device writes the call's number in `Completion.finish`, and wakes the thread, if one does, that sleeps for this
+   number in `Completions.wait`. To print a small result, the controller asks a device for each block:
    `Waiting.ask("fetch", ...)`, `Worker._handle`, and the reply on the socket, which also says which calls are finished.
 5. If a step raises, or a collective or a `check()` finds that the call is cancelled or a device lost, the function ends
    with an error. `Steps.go_on` finds the step by the line in the traceback, its operands among the frame's variables,
-   sends "failed" by the socket, and continues step by step: nothing more is computed, and other devices get zeros.
+   has `Worker._fail` send "failed" by the socket, and continues step by step: nothing more is computed, and other
+   devices get zeros. The failure is kept in place of the results, and the call is finished.
 6. The I/O thread notices a death at the end of the worker's socket (`Receiver._read`). `Receiver._lose` sends
    "lost" to the other devices: their control threads abort the collectives. `watchdog` detects a device that is alive
    and stalls.

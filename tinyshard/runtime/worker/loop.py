@@ -253,8 +253,8 @@ class Worker:
         """Run a program where the fast path does not: from its start, or after its function has raised.
 
         Args:
-            values: the operands, each of which is dropped after its last use.
-            error: what the function has raised, if it has run.
+            values: the operands, each of which is dropped after its last use; empty if the function has run.
+            error: what it has raised then.
         """
         values += [None] * (ready.size - len(values))
         steps = self._steps
