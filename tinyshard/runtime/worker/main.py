@@ -52,7 +52,8 @@ def _recycle_memory() -> None:
     """Keep freed memory for the next tensor: the first touch of fresh pages costs more than most ops."""
     mallopt = getattr(_LIBC, "mallopt", None)  # only glibc has it
     if mallopt is not None and sys.platform == "linux":
-        m_trim_threshold, m_mmap_max = -1, -4
+        m_fastbins, m_trim_threshold, m_mmap_max = 1, -1, -4
+        mallopt(m_fastbins, 0)  # to free a tensor would put all that is in them in order
         mallopt(m_mmap_max, 0)
         mallopt(m_trim_threshold, _KEPT_NBYTES)
 
