@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cases import Case
+from tinyshard.runtime.launch.forkserver import allocator
 
 SIDES = ("tinyshard", "JAX", "gloo", "ipyparallel", "torchmonarch")
 HEAD = """# tinyshard, JAX, raw gloo, ipyparallel and torchmonarch, measured in one run
 
 Written by `python -m benchmarks` on {processor}, {cores} cores, {system}, Python {python}; {versions}.
+The devices of tinyshard have their memory from {allocator}.
 {rounds} rounds, in each of which every side takes its turn. A side's figure is the median, and in parentheses the
 lower and the upper quartile. The ratios are of medians, beside the bar that the case is held to.
 Peak memory is that of all processes of a side together. A first call is that of a fresh process whose devices are up:
@@ -122,6 +124,7 @@ def write(figures: Sequence[Figures], folder: Path, rounds: int, versions: Mappi
         system=sys.platform,
         python=platform.python_version(),
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+        allocator=Path({**allocator(), **os.environ}.get("LD_PRELOAD", "")).name or "the C library",
         rounds=rounds,
     )
     (folder / "results.md").write_text(f"{head}{table(figures)}\n\n{SLOWER}{slower(figures)}\n")

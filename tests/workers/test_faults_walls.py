@@ -121,6 +121,7 @@ def test_command_lines_and_environments_of_helper_and_workers_hold_no_secret(poo
     descriptor = int(code.rpartition("serve(")[2].partition(")")[0])
     assert code == forkserver.SCRIPT.format(path=path, fd=descriptor)
     added = {"TINYSHARD_ROLE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "THP_MEM_ALLOC_ENABLE"}
+    added |= {"LD_PRELOAD", "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD"}  # if tcmalloc is installed
     for process in (helper, *workers):
         assert set(process.environ()) - set(os.environ) <= added
 

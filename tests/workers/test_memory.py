@@ -1,6 +1,9 @@
 """What a lesson takes before it has any data of its own, and what is left of values that are gone."""
 
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from tests.extent import mostly_whole
 from tests.memory import CUDA_BUILD_BYTES, nbytes_of_family
 from tests.workers.processes import JOINED, Controller, wait_until
+from tinyshard.runtime.launch import forkserver
 
 # what processes share with those of other tests, such as torch's code, would count for less
 pytestmark = pytest.mark.alone
@@ -71,4 +75,37 @@ def test_the_memory_of_values_that_are_gone_goes_back_to_the_system_without_a_fu
     assert values > 4 * 2 * (1 << 26) + 6 * (1 << 26)  # two blocks on each device; a sum may be one for all
     most = held[0] + 0.1 * values + psutil.virtual_memory().total / 64  # so much is kept for the next values
     wait_until(lambda: nbytes_of_family(started.process.pid) < most, f"less than {most / 1e6:.0f} MB held", within_s=30)
+    started.release()
+
+
+BETWEEN = """
+ts.init(devices=4, runtime="process")
+x = ts.device_put(torch.ones(4, 1 << 11), ts.NamedSharding(ts.make_mesh((4,), ("i",)), ts.P("i")))
+total = ts.jit(lambda x: (x[:, :, None] * torch.ones(1, 1, int(os.environ["COLUMNS"]))).exp().sum())
+total(x).block_until_ready()
+tell("there")
+input()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is looked for on Linux alone")
+@pytest.mark.parametrize("columns, mebibytes", [(1 << 14, 64), (1 << 11, 16)], ids=["at once", "at rest"])
+@pytest.mark.parametrize("variables", [{}, {"LD_PRELOAD": ""}], ids=["tcmalloc", "libc"])
+def test_the_memory_of_values_between_two_steps_goes_back_too(
+    variables: dict[str, str], columns: int, mebibytes: int, controller: Callable[..., Controller]
+) -> None:
+    """128 MiB on each device, or 16, twice: the first at once, the second when the device rests."""
+    if not variables and ("LD_PRELOAD" in os.environ or not forkserver.allocator()):
+        pytest.skip("tcmalloc is not installed, or something else is to be loaded")
+    started = controller(BETWEEN, environment={**variables, "COLUMNS": str(columns)})
+    assert started.line() == "there"
+    _, *workers = psutil.Process(started.process.pid).children(recursive=True)
+    within_s = 1 if columns > 1 << 11 else 30
+    for worker in workers:
+        assert ("tcmalloc" in Path(f"/proc/{worker.pid}/maps").read_text()) is (not variables)
+        wait_until(
+            lambda worker=worker: worker.memory_full_info().uss < mebibytes << 20,
+            f"less than {mebibytes} MiB held",
+            within_s=within_s,
+        )
     started.release()

@@ -13,6 +13,7 @@ import gc
 import itertools
 import multiprocessing
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -55,6 +56,19 @@ serve({fd})
 """
 
 
+def allocator() -> dict[str, str]:
+    """The environment variables by which a process uses tcmalloc, if it is installed.
+
+    Its memory for a tensor is what another has just left, still in the processor's cache. What it keeps: `shm.system`.
+    """
+    is_condas = os.path.exists(f"{sys.base_prefix}/conda-meta")  # its libraries do not go together with the system's
+    folders = [f"{sys.base_prefix}/lib"] if is_condas else [f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64"]
+    names = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4")
+    paths = (f"{folder}/{name}" for folder in folders for name in names if not {" ", ":"} & set(folder))  # separators
+    path = next(filter(os.path.exists, paths), "")
+    return {"LD_PRELOAD": path, "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": "0"} if path else {}  # it would print large
+
+
 class ForkServer:
     """The controller's end. Starting it takes no time; it is ready about a second later.
 
@@ -62,14 +76,18 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
-        path = [os.path.abspath(p) for p in sys.path]  # "" is the folder of the controller
-        environment = {**os.environ, "TINYSHARD_ROLE": "worker"}
-        environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._kills_within_s = _KILLS_WITHIN_S
         self._is_closing = False
+        self._preloaded = allocator()
+        self._launch()
+
+    def _launch(self) -> None:
+        path = [os.path.abspath(p) for p in sys.path]  # "" is the folder of the controller
+        environment = {**self._preloaded, **os.environ, "TINYSHARD_ROLE": "worker"}
+        environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         open_standard_descriptors()
         with held_off():
             self._sock, theirs = socket.socketpair()
@@ -106,7 +124,15 @@ class ForkServer:
         Raises:
             OSError: it is gone, or does not answer.
         """
-        self._ask("ready", within_s=_READY_WITHIN_S)
+        try:
+            self._ask("ready", within_s=_READY_WITHIN_S)
+        except ConnectionError:
+            if not self._preloaded:
+                raise
+            self.close()  # what it was to load may not go together with this Python's own libraries
+            self._preloaded, self._is_closing = {}, False
+            self._launch()
+            self._ask("ready", within_s=_READY_WITHIN_S)
 
     def fork(self, request: dict[str, Any], fds: Sequence[int]) -> int:
         """Fork one worker; returns its pid. Must be called after it is ready.

@@ -1,5 +1,7 @@
 """Differences between operating systems for shared memory: files, pages, flags of `mmap`, and free memory.
 
+And between allocators: how much of the memory of freed values a device keeps for the next ones.
+
 Linux on x86-64 is measured; on aarch64 part of the tests ran under an emulator. The lines for macOS follow its headers
 and manuals and are unmeasured: no Mac was at hand. So the pool tries them first (`shm.probe`).
 
@@ -10,6 +12,7 @@ before it takes many.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import platform
@@ -17,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 IS_MAC = sys.platform == "darwin"
 # 4 KiB on x86-64; 4, 16 or 64 on arm64 with Linux; 16 with macOS
@@ -39,6 +43,11 @@ _MINE = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 # limit and use, of control groups version 2, which have no name, and version 1
 _FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
+
+_LIBC: Any = None if sys.platform == "win32" else ctypes.CDLL(None)
+_HAS_TCMALLOC = hasattr(_LIBC, "MallocExtension_ReleaseFreeMemory")
+# so much of freed memory is kept: a tensor of 32 MiB, and the allocator's overhead
+_KEPT_NBYTES = 33 << 20
 
 
 def is_measured() -> bool:
@@ -122,3 +131,26 @@ def _groups() -> Iterator[tuple[Path, str, str]]:
             for kind in set(kinds.split(",")) & _FILES.keys():
                 for depth in range(len(parts) + 1):
                     yield _GROUPS.joinpath(kind, *parts[:depth]), *_FILES[kind]
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep freed memory for the next tensor: the first touch of fresh pages costs more than most ops."""
+    if sys.platform == "linux" and hasattr(_LIBC, "mallopt"):  # tcmalloc has one that does nothing
+        m_fastbins, m_trim_threshold, m_mmap_max = 1, -1, -4
+        _LIBC.mallopt(m_fastbins, 0)  # to free a tensor would put all that is in them in order
+        _LIBC.mallopt(m_mmap_max, 0)
+        _LIBC.mallopt(m_trim_threshold, _KEPT_NBYTES)
+
+
+def give_freed_memory_back(*, whole: bool) -> None:
+    """Return freed memory to the system: the whole, or all if it is more than is to be kept.
+
+    glibc does the second by itself, for what is at the top of its heap.
+    """
+    if _HAS_TCMALLOC:
+        free = ctypes.c_size_t()
+        _LIBC.MallocExtension_GetNumericProperty(b"tcmalloc.pageheap_free_bytes", ctypes.byref(free))
+        if whole or free.value > _KEPT_NBYTES:
+            _LIBC.MallocExtension_ReleaseFreeMemory()
+    elif whole and hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)

@@ -7,7 +7,6 @@ and that a call has failed, and notes in shared memory, or now and then sends, w
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -26,13 +25,13 @@ from tinyshard.runtime.launch.processors import Pinned
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
+from tinyshard.runtime.shm.system import give_freed_memory_back
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
 from tinyshard.runtime.worker.recording import CALL, NO_EXCHANGE, Recording
 from tinyshard.runtime.worker.steps import Steps
 from tinyshard.runtime.worker.values import Memory, Values, meta_of
 
-_LIBC = ctypes.CDLL(None)
 # after this time without a message (as decaying allocators do) a device returns memory that it keeps for reuse
 _REST_AFTER_S = 10.0
 # how often a device without shared memory reports its progress
@@ -119,8 +118,7 @@ class Worker:
         """Return the memory of freed values to the system, except a little: new memory takes time."""
         if self.arena is not None:
             self.arena.trim()
-        if hasattr(_LIBC, "malloc_trim"):
-            _LIBC.malloc_trim(0)
+        give_freed_memory_back(whole=True)
         if self.place is not None:
             torch.cuda.empty_cache()
 
@@ -165,6 +163,8 @@ class Worker:
         self._values.free(free)  # results of this call may be among these, too
         self._end_call(number)
         self._is_settled = self.communicator.settle()
+        if not ready.is_small:
+            give_freed_memory_back(whole=False)
 
     def _end_call(self, number: int) -> None:
         """Note that a call is finished."""

@@ -19,13 +19,12 @@ from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.launch.processors import Pinned
 from tinyshard.runtime.shm.allocator import Arena
+from tinyshard.runtime.shm.system import keep_freed_memory
 from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
 from tinyshard.runtime.worker.values import Memory
 
 _LIBC = ctypes.CDLL(None)
-# how much freed memory a worker keeps at the top of its heap: a tensor of 32 MiB, and the allocator's overhead
-_KEPT_NBYTES = 33 << 20
 
 
 def _end_with_parent(fork_server: int) -> None:
@@ -46,16 +45,6 @@ def _print_by_lines() -> None:
     line_buffered = 1
     with contextlib.suppress(ValueError):  # this C library has another name for stdout
         _LIBC.setvbuf(ctypes.c_void_p.in_dll(_LIBC, "stdout"), None, line_buffered, ctypes.c_size_t(0))
-
-
-def _recycle_memory() -> None:
-    """Keep freed memory for the next tensor: the first touch of fresh pages costs more than most ops."""
-    mallopt = getattr(_LIBC, "mallopt", None)  # only glibc has it
-    if mallopt is not None and sys.platform == "linux":
-        m_fastbins, m_trim_threshold, m_mmap_max = 1, -1, -4
-        mallopt(m_fastbins, 0)  # to free a tensor would put all that is in them in order
-        mallopt(m_mmap_max, 0)
-        mallopt(m_trim_threshold, _KEPT_NBYTES)
 
 
 def main(
@@ -101,7 +90,7 @@ def main(
     _end_with_parent(fork_server)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    _recycle_memory()
+    keep_freed_memory()
     place = None if gpu is None else torch.device("cuda", gpu)
     is_remote = not isinstance(store, str)
     arena = None
