@@ -40,7 +40,7 @@ shm/                  memory shared by the processes of one host
     allocator         blocks of memory that members lend each other
     region            the blocks of one member
     holders           which members use each block
-    system            differences between operating systems, and the machine's free memory
+    system            differences between operating systems, the machine's free memory, and what a process keeps of it
     probe             whether shared memory works here
 collectives/          between devices
     base              the base class of all communicators

@@ -143,9 +143,10 @@ def keep_freed_memory() -> None:
 
 
 def give_freed_memory_back(*, whole: bool) -> None:
-    """Return freed memory to the system: the whole, or all if it is more than is to be kept.
+    """Return freed memory to the system.
 
-    glibc does the second by itself, for what is at the top of its heap.
+    Args:
+        whole: also if it is no more than a device keeps; glibc needs no call for what is more.
     """
     if _HAS_TCMALLOC:
         free = ctypes.c_size_t()
