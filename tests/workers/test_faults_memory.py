@@ -85,7 +85,7 @@ def test_a_device_that_failed_for_want_of_memory_holds_up_nobody_in_the_exchange
     # once without the limit: on a busy machine to touch so much new memory takes as long as the promised wait
     whole = (x[:, :, None] * x[:, None, :]).sum(0).block_until_ready()
     del whole
-    assert pool.held(1) == 2  # its memory is free again; tcmalloc would use it again
+    assert pool.held(1) == 2  # its memory is free again; as tcmalloc may use it, twice as much is needed next
     lift = limit_memory(1, 16 << 20)
     error = outcome((x[:, :, None] * twice[:, None, :]).sum(0).block_until_ready)()
     if pool.collectives == "shared":
