@@ -1,5 +1,6 @@
 """What a lesson takes before it has any data of its own, and what is left of values that are gone."""
 
+import ctypes
 import os
 import sys
 from collections.abc import Callable
@@ -81,31 +82,63 @@ def test_the_memory_of_values_that_are_gone_goes_back_to_the_system_without_a_fu
 BETWEEN = """
 ts.init(devices=4, runtime="process")
 x = ts.device_put(torch.ones(4, 1 << 11), ts.NamedSharding(ts.make_mesh((4,), ("i",)), ts.P("i")))
-total = ts.jit(lambda x: (x[:, :, None] * torch.ones(1, 1, int(os.environ["COLUMNS"]))).exp().sum())
-total(x).block_until_ready()
+total = ts.jit(lambda x: (x[:, :, None] * torch.ones(1, 1, {columns})).exp().sum())
+for _ in range(2):
+    total(x).block_until_ready()
 tell("there")
 input()
 """
+MANY = """
+import time
+ts.init(devices=4, runtime="process")
+mesh = ts.make_mesh((4,), ("i",))
+x, small = (ts.device_put(torch.ones(4, k), ts.NamedSharding(mesh, ts.P("i"))) for k in (1 << 20, 4))
+values = [x + k for k in range(64)]
+ts.block_until_ready(values)
+del values[::2]
+end_s = time.monotonic() + {seconds}
+(small * 2).block_until_ready()
+while time.monotonic() < end_s:
+    (small * 2).block_until_ready()
+tell("there")
+input()
+"""
+# two values of 128 MiB on each device; two of 12, which are too little until the device rests
+LARGE, MEDIUM = BETWEEN.format(columns=1 << 14), BETWEEN.format(columns=3 << 9)
+# 64 values of 4 MiB, every second one freed; then the device is busy, or not
+BUSY, IDLE = MANY.format(seconds=3), MANY.format(seconds=0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is looked for on Linux alone")
-@pytest.mark.parametrize("columns, mebibytes", [(1 << 14, 64), (1 << 11, 16)], ids=["at once", "at rest"])
-@pytest.mark.parametrize("variables", [{}, {"LD_PRELOAD": ""}], ids=["tcmalloc", "libc"])
-def test_the_memory_of_values_between_two_steps_goes_back_too(
-    variables: dict[str, str], columns: int, mebibytes: int, controller: Callable[..., Controller]
+@pytest.mark.parametrize(
+    "variables, code, mebibytes, within_s",
+    [
+        # sooner than a device looks that has nothing to do
+        pytest.param({}, LARGE, 64, 0.8, id="tcmalloc, at once"),
+        pytest.param({"LD_PRELOAD": ""}, LARGE, 64, 5, id="libc, soon"),
+        pytest.param({}, IDLE, 128 + 64, 5, id="tcmalloc, idle"),
+        pytest.param({"LD_PRELOAD": ""}, IDLE, 128 + 64, 5, id="libc, idle"),
+        pytest.param({}, BUSY, 128 + 64, 3, id="tcmalloc, busy"),
+        pytest.param({"LD_PRELOAD": ""}, BUSY, 128 + 64, 3, id="libc, busy"),
+        pytest.param({}, MEDIUM, 16, 30, id="tcmalloc, at rest"),
+        pytest.param({"LD_PRELOAD": ""}, MEDIUM, 16, 30, id="libc, at rest"),
+    ],
+)
+def test_the_memory_of_values_that_a_device_has_freed_goes_back(
+    variables: dict[str, str], code: str, mebibytes: int, within_s: float, controller: Callable[..., Controller]
 ) -> None:
-    """128 MiB on each device, or 16, twice: the first at once, the second when the device rests."""
     if not variables and ("LD_PRELOAD" in os.environ or not forkserver.allocator()):
         pytest.skip("tcmalloc is not installed, or something else is to be loaded")
-    started = controller(BETWEEN, environment={**variables, "COLUMNS": str(columns)})
+    if variables and code is not MEDIUM and not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        pytest.skip("glibc tells what it keeps since version 2.33")
+    started = controller(code, environment=variables)
     assert started.line() == "there"
     _, *workers = psutil.Process(started.process.pid).children(recursive=True)
-    within_s = 1 if columns > 1 << 11 else 30
+    wait_until(
+        lambda: all(worker.memory_full_info().uss < mebibytes << 20 for worker in workers),
+        f"less than {mebibytes} MiB held by each",
+        within_s=within_s,
+    )
     for worker in workers:
         assert ("tcmalloc" in Path(f"/proc/{worker.pid}/maps").read_text()) is (not variables)
-        wait_until(
-            lambda worker=worker: worker.memory_full_info().uss < mebibytes << 20,
-            f"less than {mebibytes} MiB held",
-            within_s=within_s,
-        )
     started.release()

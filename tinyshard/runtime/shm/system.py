@@ -45,9 +45,21 @@ _GROUPS = Path("/sys/fs/cgroup")
 _FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
 
 _LIBC: Any = None if sys.platform == "win32" else ctypes.CDLL(None)
-_HAS_TCMALLOC = hasattr(_LIBC, "MallocExtension_ReleaseFreeMemory")
+# tcmalloc tells in a microsecond what it keeps. glibc goes through all of it, and unless it lay at the end, what it has
+# returned counts again
+HAS_TCMALLOC = hasattr(_LIBC, "MallocExtension_ReleaseFreeMemory")
 # so much of freed memory is kept: a tensor of 32 MiB, and the allocator's overhead
 _KEPT_NBYTES = 33 << 20
+
+
+class _Mallinfo(ctypes.Structure):
+    """What glibc tells of its memory, since version 2.33: `struct mallinfo2` of malloc.h."""
+
+    _fields_ = (("others", ctypes.c_size_t * 8), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
+
+
+if hasattr(_LIBC, "mallinfo2"):
+    _LIBC.mallinfo2.restype = _Mallinfo
 
 
 def is_measured() -> bool:
@@ -146,12 +158,21 @@ def give_freed_memory_back(*, whole: bool) -> None:
     """Return freed memory to the system.
 
     Args:
-        whole: also if it is no more than a device keeps; glibc needs no call for what is more.
+        whole: also if it is no more than a device keeps.
     """
-    if _HAS_TCMALLOC:
+    if whole or _freed_nbytes() > _KEPT_NBYTES:
+        if HAS_TCMALLOC:
+            _LIBC.MallocExtension_ReleaseFreeMemory()
+        elif hasattr(_LIBC, "malloc_trim"):
+            _LIBC.malloc_trim(0)
+
+
+def _freed_nbytes() -> int:
+    """How much freed memory the allocator has, for glibc with what it has returned; 0 if it does not tell."""
+    if HAS_TCMALLOC:
         free = ctypes.c_size_t()
         _LIBC.MallocExtension_GetNumericProperty(b"tcmalloc.pageheap_free_bytes", ctypes.byref(free))
-        if whole or free.value > _KEPT_NBYTES:
-            _LIBC.MallocExtension_ReleaseFreeMemory()
-    elif whole and hasattr(_LIBC, "malloc_trim"):
-        _LIBC.malloc_trim(0)
+        return free.value
+    if hasattr(_LIBC, "mallinfo2"):
+        return int(_LIBC.mallinfo2().fordblks)
+    return 0

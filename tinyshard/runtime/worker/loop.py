@@ -25,7 +25,7 @@ from tinyshard.runtime.launch.processors import Pinned
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
-from tinyshard.runtime.shm.system import give_freed_memory_back
+from tinyshard.runtime.shm.system import HAS_TCMALLOC, give_freed_memory_back
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
 from tinyshard.runtime.worker.recording import CALL, NO_EXCHANGE, Recording
@@ -34,6 +34,8 @@ from tinyshard.runtime.worker.values import Memory, Values, meta_of
 
 # after this time without a message (as decaying allocators do) a device returns memory that it keeps for reuse
 _REST_AFTER_S = 10.0
+# after this time it looks how much that is, and returns what is too much; with tcmalloc after each large call, too
+_LOOK_AFTER_S = 1.0
 # how often a device without shared memory reports its progress
 _CALLS_BETWEEN_REPORTS = 64
 
@@ -75,7 +77,7 @@ class Worker:
         self._may_have_printed = False
         self._is_settled = True
         self._default_dtype = torch.get_default_dtype()
-        self._busy_s = time.monotonic()
+        self._busy_s = self._looked_s = time.monotonic()
         self._reported = 0
         self._steps = Steps(self.device, self.call_control, self._fail, self.place, self._log is not None, self.memory)
 
@@ -89,6 +91,9 @@ class Worker:
                 self._handle(head, payload)
             if self.arena is not None and self.arena.freed:  # now that no process waits for this device
                 self.arena.let_go()
+            self._busy_s = time.monotonic()
+            if self._busy_s - self._looked_s > _LOOK_AFTER_S:
+                self._look()
 
     def _messages(self) -> Iterator[wire.Message]:
         """The messages from the controller."""
@@ -99,12 +104,13 @@ class Worker:
         while True:
             if not self._is_settled:
                 self._is_settled = self.communicator.settle()
-            records = self._log.take(_REST_AFTER_S if self._is_settled else 0)
-            if records:
-                self._busy_s = time.monotonic()
-            elif time.monotonic() - self._busy_s > _REST_AFTER_S:
+            wait_s = _LOOK_AFTER_S if self._looked_s < self._busy_s else _REST_AFTER_S
+            records = self._log.take(wait_s if self._is_settled else 0)
+            idle_s = 0 if records else time.monotonic() - self._busy_s
+            if idle_s > _REST_AFTER_S:
                 self._rest()
-                self._busy_s = time.monotonic()
+            elif idle_s > wait_s:
+                self._look()
             for record in records:
                 head, payload = wire.parse(record)
                 if head[0] == "by socket":  # the next message is too long for the log
@@ -114,6 +120,11 @@ class Worker:
                     head, payload = large
                 yield head, payload
 
+    def _look(self) -> None:
+        """Return the memory of freed values to the system if it is more than is kept for the next."""
+        give_freed_memory_back(whole=False)
+        self._looked_s = time.monotonic()
+
     def _rest(self) -> None:
         """Return the memory of freed values to the system, except a little: new memory takes time."""
         if self.arena is not None:
@@ -121,6 +132,7 @@ class Worker:
         give_freed_memory_back(whole=True)
         if self.place is not None:
             torch.cuda.empty_cache()
+        self._busy_s = self._looked_s = time.monotonic()
 
     def _call(
         self, number: int, program: int, inputs: Sequence[int], outputs: Sequence[int], free: Sequence[int]
@@ -163,8 +175,8 @@ class Worker:
         self._values.free(free)  # results of this call may be among these, too
         self._end_call(number)
         self._is_settled = self.communicator.settle()
-        if not ready.is_small:
-            give_freed_memory_back(whole=False)
+        if HAS_TCMALLOC and not ready.is_small:
+            self._look()
 
     def _end_call(self, number: int) -> None:
         """Note that a call is finished."""
