@@ -80,11 +80,14 @@ def test_the_memory_of_values_that_are_gone_goes_back_to_the_system_without_a_fu
 
 
 BETWEEN = """
+import time
 ts.init(devices=4, runtime="process")
 x = ts.device_put(torch.ones(4, 1 << 11), ts.NamedSharding(ts.make_mesh((4,), ("i",)), ts.P("i")))
 total = ts.jit(lambda x: (x[:, :, None] * torch.ones(1, 1, {columns})).exp().sum())
-for _ in range(2):
-    total(x).block_until_ready()
+total(x).block_until_ready()
+time.sleep(1.2)
+(x + 1).block_until_ready()  # the devices look how much they keep, and for a second not again
+total(x).block_until_ready()
 tell("there")
 input()
 """
@@ -95,31 +98,32 @@ mesh = ts.make_mesh((4,), ("i",))
 x, small = (ts.device_put(torch.ones(4, k), ts.NamedSharding(mesh, ts.P("i"))) for k in (1 << 20, 4))
 values = [x + k for k in range(64)]
 ts.block_until_ready(values)
+time.sleep(1.2)
+(small + 1).block_until_ready()  # as above
 del values[::2]
-end_s = time.monotonic() + {seconds}
 (small * 2).block_until_ready()
+tell("there")
+end_s = time.monotonic() + {seconds}
 while time.monotonic() < end_s:
     (small * 2).block_until_ready()
-tell("there")
 input()
 """
-# two values of 128 MiB on each device; two of 12, which are too little until the device rests
-LARGE, MEDIUM = BETWEEN.format(columns=1 << 14), BETWEEN.format(columns=3 << 9)
+# two values of 128 MiB on each device, or of 8, which are too little to be returned before the device rests
+LARGE, MEDIUM = BETWEEN.format(columns=1 << 14), BETWEEN.format(columns=1 << 10)
 # 64 values of 4 MiB, every second one freed; then the device is busy, or not
-BUSY, IDLE = MANY.format(seconds=3), MANY.format(seconds=0)
+BUSY, IDLE = MANY.format(seconds=8), MANY.format(seconds=0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is looked for on Linux alone")
 @pytest.mark.parametrize(
     "variables, code, mebibytes, within_s",
     [
-        # sooner than a device looks that has nothing to do
-        pytest.param({}, LARGE, 64, 0.8, id="tcmalloc, at once"),
-        pytest.param({"LD_PRELOAD": ""}, LARGE, 64, 5, id="libc, soon"),
+        pytest.param({}, LARGE, 64, 0.8, id="tcmalloc, at once"),  # sooner than the next look
         pytest.param({}, IDLE, 128 + 64, 5, id="tcmalloc, idle"),
         pytest.param({"LD_PRELOAD": ""}, IDLE, 128 + 64, 5, id="libc, idle"),
-        pytest.param({}, BUSY, 128 + 64, 3, id="tcmalloc, busy"),
-        pytest.param({"LD_PRELOAD": ""}, BUSY, 128 + 64, 3, id="libc, busy"),
+        pytest.param({"LD_PRELOAD": "", "TINYSHARD_COLLECTIVES": "gloo"}, IDLE, 128 + 64, 5, id="libc, idle, gloo"),
+        pytest.param({}, BUSY, 128 + 64, 5, id="tcmalloc, busy"),
+        pytest.param({"LD_PRELOAD": ""}, BUSY, 128 + 64, 5, id="libc, busy"),
         pytest.param({}, MEDIUM, 16, 30, id="tcmalloc, at rest"),
         pytest.param({"LD_PRELOAD": ""}, MEDIUM, 16, 30, id="libc, at rest"),
     ],

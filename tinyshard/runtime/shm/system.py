@@ -45,8 +45,6 @@ _GROUPS = Path("/sys/fs/cgroup")
 _FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
 
 _LIBC: Any = None if sys.platform == "win32" else ctypes.CDLL(None)
-# tcmalloc tells in a microsecond what it keeps. glibc goes through all of it, and unless it lay at the end, what it has
-# returned counts again
 HAS_TCMALLOC = hasattr(_LIBC, "MallocExtension_ReleaseFreeMemory")
 # so much of freed memory is kept: a tensor of 32 MiB, and the allocator's overhead
 _KEPT_NBYTES = 33 << 20
@@ -168,7 +166,11 @@ def give_freed_memory_back(*, whole: bool) -> None:
 
 
 def _freed_nbytes() -> int:
-    """How much freed memory the allocator has, for glibc with what it has returned; 0 if it does not tell."""
+    """How much freed memory the allocator has; 0 if it does not tell.
+
+    tcmalloc knows. glibc goes through all of it, which may take milliseconds, and counts what it has returned too,
+    except for what lay at the end. If that is much, everything is returned each time.
+    """
     if HAS_TCMALLOC:
         free = ctypes.c_size_t()
         _LIBC.MallocExtension_GetNumericProperty(b"tcmalloc.pageheap_free_bytes", ctypes.byref(free))

@@ -32,10 +32,10 @@ from tinyshard.runtime.worker.recording import CALL, NO_EXCHANGE, Recording
 from tinyshard.runtime.worker.steps import Steps
 from tinyshard.runtime.worker.values import Memory, Values, meta_of
 
-# after this time without a message (as decaying allocators do) a device returns memory that it keeps for reuse
-_REST_AFTER_S = 10.0
-# after this time it looks how much that is, and returns what is too much; with tcmalloc after each large call, too
+# so often, busy or idle, a device looks how much freed memory it keeps: if that is too much, it returns all of it
 _LOOK_AFTER_S = 1.0
+# about this long after the last message (as decaying allocators do) it returns what it keeps for reuse
+_REST_AFTER_S = 10.0
 # how often a device without shared memory reports its progress
 _CALLS_BETWEEN_REPORTS = 64
 
@@ -97,20 +97,16 @@ class Worker:
 
     def _messages(self) -> Iterator[wire.Message]:
         """The messages from the controller."""
-        from_socket = wire.messages(self.sock, self._rest, _REST_AFTER_S)
+        from_socket = wire.messages(self.sock, self._idle, _LOOK_AFTER_S)
         if self._log is None:
             yield from from_socket
             return
         while True:
             if not self._is_settled:
                 self._is_settled = self.communicator.settle()
-            wait_s = _LOOK_AFTER_S if self._looked_s < self._busy_s else _REST_AFTER_S
-            records = self._log.take(wait_s if self._is_settled else 0)
-            idle_s = 0 if records else time.monotonic() - self._busy_s
-            if idle_s > _REST_AFTER_S:
-                self._rest()
-            elif idle_s > wait_s:
-                self._look()
+            records = self._log.take(_LOOK_AFTER_S if self._is_settled else 0)
+            if not records:
+                self._idle()
             for record in records:
                 head, payload = wire.parse(record)
                 if head[0] == "by socket":  # the next message is too long for the log
@@ -125,14 +121,18 @@ class Worker:
         give_freed_memory_back(whole=False)
         self._looked_s = time.monotonic()
 
-    def _rest(self) -> None:
-        """Return the memory of freed values to the system, except a little: new memory takes time."""
-        if self.arena is not None:
-            self.arena.trim()
-        give_freed_memory_back(whole=True)
-        if self.place is not None:
-            torch.cuda.empty_cache()
-        self._busy_s = self._looked_s = time.monotonic()
+    def _idle(self) -> None:
+        """Look once; later return all but a little, as new memory takes time."""
+        idle_s = time.monotonic() - self._busy_s
+        if idle_s > _REST_AFTER_S:
+            if self.arena is not None:
+                self.arena.trim()
+            give_freed_memory_back(whole=True)
+            if self.place is not None:
+                torch.cuda.empty_cache()
+            self._busy_s = self._looked_s = time.monotonic()
+        elif idle_s > _LOOK_AFTER_S and self._looked_s < self._busy_s:
+            self._look()
 
     def _call(
         self, number: int, program: int, inputs: Sequence[int], outputs: Sequence[int], free: Sequence[int]
@@ -175,7 +175,7 @@ class Worker:
         self._values.free(free)  # results of this call may be among these, too
         self._end_call(number)
         self._is_settled = self.communicator.settle()
-        if HAS_TCMALLOC and not ready.is_small:
+        if HAS_TCMALLOC and not ready.is_small:  # there it takes a microsecond
             self._look()
 
     def _end_call(self, number: int) -> None:
