@@ -86,7 +86,7 @@ x = ts.device_put(torch.ones(4, 1 << 11), ts.NamedSharding(ts.make_mesh((4,), ("
 total = ts.jit(lambda x: (x[:, :, None] * torch.ones(1, 1, {columns})).exp().sum())
 total(x).block_until_ready()
 time.sleep(1.2)
-(x + 1).block_until_ready()  # the devices look how much they keep, and for a second not again
+(x + 1).block_until_ready()  # by now the devices have looked how much they keep, and do not again so soon
 total(x).block_until_ready()
 tell("there")
 input()
